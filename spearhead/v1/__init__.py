@@ -1,0 +1,1 @@
+"""Generated from protos/spearhead/v1; see tools/generate_protos.py."""
