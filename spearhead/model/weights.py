@@ -1,0 +1,140 @@
+"""The tensors of a model as the decoder uses them: fused projections, one dtype, one device."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The small network that scales a compensator's code: 2 sigmoid(w2 silu(w1 z + b1) + b2).
+
+    Attributes:
+        w1: ``(h, R)``.
+        b1: ``(h,)``.
+        w2: ``(R, h)``.
+        b2: ``(R,)``.
+    """
+
+    w1: Tensor
+    b1: Tensor
+    w2: Tensor
+    b2: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedCompensator:
+    """A low-rank correction of some rows of a fused projection: y[rows] += b (gate(a x) * a x).
+
+    Attributes:
+        row_offset: First output row that it corrects.
+        row_count: N, how many rows.
+        a: ``(R, K)``.
+        b: ``(N, R)``.
+        gate: ``None`` = static: the code is used as it is.
+    """
+
+    row_offset: int
+    row_count: int
+    a: Tensor
+    b: Tensor
+    gate: Gate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearWeights:
+    """One projection y = x weightᵀ + bias, plus its compensators.
+
+    Attributes:
+        weight: ``(N, K)``, dense, in the compute dtype.
+        bias: ``(N,)`` or ``None``.
+        compensators: Corrections, each of its own rows.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    compensators: tuple[PlacedCompensator, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """One decoder layer.
+
+    Attributes:
+        input_norm: ``(D,)``, before attention.
+        post_attention_norm: ``(D,)``, before the MLP.
+        qkv: Rows are all query heads, then all key heads, then all value heads.
+        output: The attention's output projection.
+        gate_up: Rows are the MLP's gate, then its up projection.
+        down: The MLP's down projection.
+        q_norm: ``(head_dim,)`` or ``None``.
+        k_norm: ``(head_dim,)`` or ``None``.
+    """
+
+    input_norm: Tensor
+    post_attention_norm: Tensor
+    qkv: LinearWeights
+    output: LinearWeights
+    gate_up: LinearWeights
+    down: LinearWeights
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWeights:
+    """One variant of a model. Variants share the storage of embedding, norms and head.
+
+    Attributes:
+        variant: ``fp16``, ``w4`` or ``w4+ec``.
+        embedding: ``(V, D)``.
+        layers: In order.
+        final_norm: ``(D,)``.
+        head: ``(V, D)``; shares the embedding's storage when tied.
+        stored_bytes: Size of this variant's weights in a checkpoint.
+        quantization: Such as ``w4 symmetric, group 32, absmax/7.5``; empty = full precision.
+        compensator_digest: Digest of the compensators; empty = none.
+    """
+
+    variant: str
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor
+    head: LinearWeights
+    stored_bytes: int
+    quantization: str = ""
+    compensator_digest: str = ""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that this variant holds in memory; storage shared within it counts once."""
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for tensor in self.tensors()
+        }
+        return sum(storages.values())
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor of the variant; a shared one may come twice."""
+        yield self.embedding
+        yield self.final_norm
+        yield from _linear_tensors(self.head)
+        for layer in self.layers:
+            yield layer.input_norm
+            yield layer.post_attention_norm
+            for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
+                yield from _linear_tensors(linear)
+            yield from (norm for norm in (layer.q_norm, layer.k_norm) if norm is not None)
+
+
+def _linear_tensors(linear: LinearWeights) -> Iterator[Tensor]:
+    yield linear.weight
+    if linear.bias is not None:
+        yield linear.bias
+    for compensator in linear.compensators:
+        yield compensator.a
+        yield compensator.b
+        if compensator.gate is not None:
+            gate = compensator.gate
+            yield from (gate.w1, gate.b1, gate.w2, gate.b2)
