@@ -1,0 +1,76 @@
+# Everything a newcomer needs: `make demo`, `make test`, `make lint`. Targets repeat only what is stale.
+
+# A Python that pyproject.toml allows; override with PYTHON=…
+PYTHON ?= $(shell for candidate in python3.11 python3.12 python3; do \
+	$$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null \
+	&& echo $$candidate && break; done)
+# The torch to install; override to get another build, e.g. TORCH="torch==2.13.0 --index-url …".
+TORCH ?= torch==2.13.0
+VENV ?= .venv
+BUF_VERSION := 1.75.0
+BUF := node_modules/.bin/buf
+
+MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+ARTEFACT := models/smollm2-135m-instruct-w4
+PROMPT ?= Explain in three sentences why the sky is blue.
+BENCH ?= --compare-transformers
+
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup model artefact demo test lint protos bench clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo [PROMPT=…]  answer a prompt with three local services (first run: about five minutes)"
+	@echo "make test             all tests          make lint     style, types, borders, contract"
+	@echo "make bench            load and latency   make protos   regenerate spearhead/v1"
+	@echo "make setup            .venv only         make clean    remove .venv, models and caches"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or 3.12 found; install one or set PYTHON=…" >&2; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade pip
+	$(PIP) install --quiet $(TORCH)
+	$(PIP) install --quiet --editable '.[models,fast,dev]'
+	@touch $@
+
+model: $(MODEL)
+
+$(MODEL): tools/fetch_model.py | $(STAMP)
+	$(PY) tools/fetch_model.py $@
+	@touch $@
+
+artefact: $(ARTEFACT)/config.json
+
+$(ARTEFACT)/config.json: | $(STAMP) $(MODEL)
+	$(PY) -m spearhead.cli quantize $(MODEL) $(ARTEFACT) --scheme group32
+
+demo: artefact
+	@$(PY) -m spearhead.cli demo --model $(ARTEFACT) --draft $(MODEL) -- '$(subst ','\'',$(PROMPT))'
+
+test: setup model
+	$(PY) -m pytest
+
+lint: setup $(if $(shell command -v npm),$(BUF))
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+	$(PY) tools/generate_protos.py --check
+	@$(PY) tools/check_contract.py
+
+protos: setup
+	$(PY) tools/generate_protos.py
+
+$(BUF):
+	npm install --silent --no-save --no-package-lock --no-audit --no-fund @bufbuild/buf@$(BUF_VERSION)
+
+bench: artefact
+	$(PY) -m spearhead.cli bench --model $(ARTEFACT) --draft $(MODEL) $(BENCH)
+
+clean:
+	rm -rf $(VENV) models node_modules .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
