@@ -1,0 +1,190 @@
+"""Attention over paged KV, bit-identical for a row whatever else is in the batch.
+
+The reference path in torch operations. A row's result does not depend on the number of query rows, on its
+neighbours, or on how the prompt was cut into chunks, because
+
+* the context is cut into pieces of :data:`PIECE_TOKENS`; every matrix product over keys has one of these
+  fixed reduction shapes, and pieces are added in order (a piece that is masked adds exactly zero);
+* query rows are padded to a multiple of ``row_block``, the smallest block for which the matrix library
+  was seen to be row-invariant (:mod:`spearhead.model.invariance`);
+* everything runs in float32.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+PIECE_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """New tokens of one sequence in a step.
+
+    Attributes:
+        pages: All pages of the sequence, the new tokens' included.
+        start: Position of the first new token.
+        count: New tokens; they are consecutive rows of the batch.
+    """
+
+    pages: Sequence[int]
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionGroup:
+    """Segments that share one padded shape and are computed in one go: B of them, R rows each.
+
+    Attributes:
+        rows: ``(B * Q,)`` int64, batch row of each query; padding repeats the last.
+        pages: ``(B * pages,)`` int64, padded with page 0.
+        biases: Additive mask for each sliding window in use, ``(B, 1, R, L)`` float32.
+        valid: ``(n,)`` int64, the entries of ``rows`` that are not padding; ``None`` = all.
+        valid_rows: ``(n,)`` int64, their batch rows.
+        batch: B.
+        queries: Q, queries a segment.
+        padded_rows: R, a multiple of the row block and at least Q * (H / KV).
+    """
+
+    rows: Tensor
+    pages: Tensor
+    biases: dict[int | None, Tensor]
+    valid: Tensor | None
+    valid_rows: Tensor
+    batch: int
+    queries: int
+    padded_rows: int
+
+
+def build_groups(
+    segments: Sequence[Segment],
+    *,
+    page_size: int,
+    heads_per_kv_head: int,
+    row_block: int,
+    windows: frozenset[int | None],
+    device: torch.device,
+) -> list[AttentionGroup]:
+    """Sorts segments into groups of equal padded shape; done once a step, shared by all layers."""
+    by_shape: dict[tuple[int, int], list[tuple[Segment, int]]] = {}
+    row = 0
+    for segment in segments:
+        padded_rows = -(-segment.count * heads_per_kv_head // row_block) * row_block
+        pieces = -(-(segment.start + segment.count) // PIECE_TOKENS)
+        shape = (padded_rows, 1 << (pieces - 1).bit_length())
+        by_shape.setdefault(shape, []).append((segment, row))
+        row += segment.count
+    return [
+        _build_group(members, padded_rows, page_size, heads_per_kv_head, windows, device)
+        for (padded_rows, _), members in by_shape.items()
+    ]
+
+
+def _build_group(
+    members: list[tuple[Segment, int]],
+    padded_rows: int,
+    page_size: int,
+    heads_per_kv_head: int,
+    windows: frozenset[int | None],
+    device: torch.device,
+) -> AttentionGroup:
+    queries = padded_rows // heads_per_kv_head
+    pieces = max(-(-(segment.start + segment.count) // PIECE_TOKENS) for segment, _ in members)
+    page_count = pieces * PIECE_TOKENS // page_size
+    rows: list[int] = []
+    pages: list[int] = []
+    positions: list[list[int]] = []
+    valid: list[int] = []
+    for index, (segment, first_row) in enumerate(members):
+        last = segment.count - 1
+        rows += [first_row + min(query, last) for query in range(queries)]
+        used = segment.pages[:page_count]
+        pages += [*used, *[0] * (page_count - len(used))]
+        places = [
+            segment.start + min(query, last) for query in range(queries) for _ in range(heads_per_kv_head)
+        ]
+        positions.append(places + [segment.start] * (padded_rows - len(places)))
+        valid += range(index * queries, index * queries + segment.count)
+    row_tensor = torch.tensor(rows, device=device)
+    complete = len(valid) == len(rows)
+    valid_tensor = torch.tensor(valid, device=device)
+    limits = torch.tensor(positions, device=device)[:, None, :, None]  # (B, 1, R, 1)
+    keys = torch.arange(pieces * PIECE_TOKENS, device=device)
+    return AttentionGroup(
+        rows=row_tensor,
+        pages=torch.tensor(pages, device=device),
+        biases={window: _bias(limits, keys, window) for window in windows},
+        valid=None if complete else valid_tensor,
+        valid_rows=row_tensor if complete else row_tensor[valid_tensor],
+        batch=len(members),
+        queries=queries,
+        padded_rows=padded_rows,
+    )
+
+
+def _bias(limits: Tensor, keys: Tensor, window: int | None) -> Tensor:
+    hidden = keys > limits
+    if window is not None:
+        hidden |= keys <= limits - window
+    return torch.zeros(hidden.shape, device=keys.device).masked_fill_(hidden, float("-inf"))
+
+
+def paged_attention(
+    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, window: int | None, page_size: int
+) -> Tensor:
+    """Attention of one group.
+
+    Args:
+        query: ``(N, H, D)`` of all rows of the batch, scaled already.
+        keys: ``(slots, KV, D)``, one layer of the cache, new tokens included.
+        values: Like ``keys``.
+        group: Which rows and pages.
+        window: The layer's sliding window.
+        page_size: Tokens a page.
+
+    Returns:
+        ``(n, H * D)`` float32 for ``group.valid_rows``.
+    """
+    kv_heads, head_dim = keys.shape[1:]
+    batch, rows, pairs = group.batch, group.padded_rows, group.batch * kv_heads
+    queries = query[group.rows].to(torch.float32).view(batch, group.queries, kv_heads, -1, head_dim)
+    heads_per_kv_head = queries.shape[3]
+    queries = queries.transpose(1, 2).reshape(pairs, group.queries * heads_per_kv_head, head_dim)
+    if rows > queries.shape[1]:
+        queries = torch.nn.functional.pad(queries, (0, 0, 0, rows - queries.shape[1]))
+    key = _gather(keys, group, page_size)
+    scores = torch.bmm(queries, key.view(pairs, -1, head_dim).transpose(1, 2))  # (B KV, R, L)
+    scores.view(batch, kv_heads, rows, -1).add_(group.biases[window])
+    weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+    output = _weighted_sum(weights, _gather(values, group, page_size))
+    output = output[:, : group.queries * heads_per_kv_head].view(
+        batch, kv_heads, group.queries, heads_per_kv_head * head_dim
+    )
+    flat = output.transpose(1, 2).reshape(batch * group.queries, -1)
+    return flat if group.valid is None else flat[group.valid]
+
+
+def _gather(cache: Tensor, group: AttentionGroup, page_size: int) -> Tensor:
+    """The group's pages as float32 ``(B, KV, L, D)``."""
+    kv_heads, head_dim = cache.shape[1:]
+    pages = cache.view(-1, page_size * kv_heads * head_dim).index_select(0, group.pages)
+    by_head = pages.view(group.batch, -1, kv_heads, head_dim).transpose(1, 2)
+    return by_head.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
+
+
+def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """Sum of values by weights over fixed pieces, divided by the sum of weights: ``(B KV, R, D)``."""
+    pairs, rows, length = weights.shape
+    pieces = length // PIECE_TOKENS
+    split = weights.view(pairs, rows, pieces, PIECE_TOKENS).transpose(1, 2).contiguous()  # (B KV, P, R, 256)
+    totals = split.sum(-1)  # (B KV, P, R)
+    partial = torch.bmm(
+        split.view(pairs * pieces, rows, PIECE_TOKENS), values.view(pairs * pieces, PIECE_TOKENS, -1)
+    ).view(pairs, pieces, rows, -1)
+    output, total = partial[:, 0], totals[:, 0]
+    for piece in range(1, pieces):
+        output, total = output + partial[:, piece], total + totals[:, piece]
+    return output / total[..., None]

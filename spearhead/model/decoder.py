@@ -1,0 +1,189 @@
+"""One decoder for Llama, Qwen2, Qwen3 and Mistral shapes, over paged KV.
+
+There is no prefill phase and no decode phase: a step is a list of segments, each some new tokens of one
+sequence, and one forward pass serves all their rows. Weights are an argument, so that variants of one
+model share the decoder and the layout of the cache.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.compensator.reference import compensate
+from spearhead.model.architecture import ModelConfig, inverse_frequencies
+from spearhead.model.attention import AttentionGroup, Segment, build_groups, paged_attention
+from spearhead.model.kv_cache import KvStorage
+from spearhead.model.weights import LayerWeights, LinearWeights, ModelWeights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBlocks:
+    """Row counts are padded to multiples of these, so that results do not depend on the row count.
+
+    Attributes:
+        linear: For projections; found by :mod:`spearhead.model.invariance`.
+        attention: For the products inside attention.
+    """
+
+    linear: int = 1
+    attention: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """What all layers of one forward pass share; row counts are padded."""
+
+    row_count: int
+    padding: int
+    slots: Tensor
+    cosines: Tensor
+    sines: Tensor
+    groups: list[AttentionGroup]
+
+
+class Decoder:
+    """Computes logits; owns the rotary tables and writes to the KV storage it was given.
+
+    Args:
+        config: Shape of the model.
+        storage: KV pages.
+        context_length: Longest sequence that will be asked for, in tokens.
+        row_blocks: Row padding.
+        device: Of weights and storage.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        storage: KvStorage,
+        *,
+        context_length: int,
+        row_blocks: RowBlocks,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.storage = storage
+        self.row_blocks = row_blocks
+        self._device = device
+        self._windows = frozenset(config.sliding_windows)
+        self._scale = config.head_dim**-0.5
+        frequencies, factor = inverse_frequencies(config.rope, config.head_dim)
+        angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
+        self._cosines = (angles.cos() * factor).to(device)  # (context, head_dim / 2)
+        self._sines = (angles.sin() * factor).to(device)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        weights: ModelWeights,
+        segments: Sequence[Segment],
+        token_ids: Sequence[int],
+        logit_rows: Sequence[int],
+    ) -> Tensor:
+        """Computes the KV of new tokens and the logits of some of them.
+
+        Args:
+            weights: One variant.
+            segments: New tokens of each sequence; their pages are allocated already.
+            token_ids: All new tokens, segment after segment: N of them.
+            logit_rows: Rows of ``token_ids`` whose logits are wanted.
+
+        Returns:
+            ``(len(logit_rows), V)`` float32 on the CPU; V is the padded vocabulary.
+        """
+        step = self._prepare(segments, len(token_ids))
+        tokens = torch.tensor([*token_ids, *[0] * step.padding], device=self._device)
+        hidden = weights.embedding[tokens]  # (N, D)
+        for index, layer in enumerate(weights.layers):
+            hidden = self._layer(index, layer, hidden, step)
+        return self._logits(weights, hidden, logit_rows)
+
+    def _prepare(self, segments: Sequence[Segment], row_count: int) -> _Step:
+        size = self.storage.page_size
+        padding = -row_count % self.row_blocks.linear
+        positions = [p for s in segments for p in range(s.start, s.start + s.count)]
+        slots = [
+            s.pages[p // size] * size + p % size for s in segments for p in range(s.start, s.start + s.count)
+        ]
+        places = torch.tensor(positions + [0] * padding, device=self._device)
+        return _Step(
+            row_count=row_count,
+            padding=padding,
+            slots=torch.tensor(slots, device=self._device),
+            cosines=self._cosines[places][:, None, :],  # (N, 1, head_dim / 2)
+            sines=self._sines[places][:, None, :],
+            groups=build_groups(
+                segments,
+                page_size=size,
+                heads_per_kv_head=self.config.head_count // self.config.kv_head_count,
+                row_block=self.row_blocks.attention,
+                windows=self._windows,
+                device=self._device,
+            ),
+        )
+
+    def _layer(self, index: int, layer: LayerWeights, hidden: Tensor, step: _Step) -> Tensor:
+        eps = self.config.rms_norm_eps
+        attended = self._attention(index, layer, rms_norm(hidden, layer.input_norm, eps), step)
+        hidden = hidden + linear(attended, layer.output)
+        gate_up = linear(rms_norm(hidden, layer.post_attention_norm, eps), layer.gate_up)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return hidden + linear(F.silu(gate.contiguous()).mul_(up), layer.down)
+
+    def _attention(self, index: int, layer: LayerWeights, normed: Tensor, step: _Step) -> Tensor:
+        config, count = self.config, step.row_count
+        heads = linear(normed, layer.qkv).view(len(normed), -1, config.head_dim)  # (N, H + 2 KV, head_dim)
+        query, key, value = heads.split(
+            (config.head_count, config.kv_head_count, config.kv_head_count), dim=1
+        )
+        if layer.q_norm is not None and layer.k_norm is not None:
+            query = rms_norm(query, layer.q_norm, config.rms_norm_eps)
+            key = rms_norm(key, layer.k_norm, config.rms_norm_eps)
+        query, key = rotate(query, step.cosines, step.sines), rotate(key, step.cosines, step.sines)
+        keys, values = self.storage.keys[index], self.storage.values[index]
+        keys.index_copy_(0, step.slots, key[:count].to(keys.dtype))
+        values.index_copy_(0, step.slots, value[:count])
+        query = query.mul_(self._scale)
+        window, size = config.sliding_windows[index], self.storage.page_size
+        if len(step.groups) == 1 and step.groups[0].valid is None and not step.padding:
+            # One group covers all rows in order.
+            return paged_attention(query, keys, values, step.groups[0], window, size).to(normed.dtype)
+        output = normed.new_zeros(len(normed), config.head_count * config.head_dim)
+        for group in step.groups:
+            attended = paged_attention(query, keys, values, group, window, size)
+            output.index_copy_(0, group.valid_rows, attended.to(normed.dtype))
+        return output
+
+    def _logits(self, weights: ModelWeights, hidden: Tensor, logit_rows: Sequence[int]) -> Tensor:
+        padding = -len(logit_rows) % self.row_blocks.linear
+        rows = torch.tensor([*logit_rows, *[0] * padding], dtype=torch.int64, device=self._device)
+        normed = rms_norm(hidden[rows], weights.final_norm, self.config.rms_norm_eps)
+        return linear(normed, weights.head)[: len(logit_rows)].float().cpu()
+
+
+def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm over the last dimension, computed in float32, in the dtype of ``hidden``."""
+    wide = hidden.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
+    return (wide * scale).to(hidden.dtype) * weight
+
+
+def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Rotary embedding of ``(N, heads, head_dim)`` by ``(N, 1, head_dim / 2)``; float32."""
+    first, second = heads.float().chunk(2, dim=-1)
+    return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1)
+
+
+def linear(x: Tensor, weights: LinearWeights) -> Tensor:
+    """``x weightᵀ + bias`` plus the compensators of each row range; (rows, K) to (rows, N)."""
+    y = F.linear(x, weights.weight, weights.bias)
+    for placed in weights.compensators:
+        gate = placed.gate
+        correction = compensate(
+            x, placed.a, placed.b, None if gate is None else (gate.w1, gate.b1, gate.w2, gate.b2)
+        )
+        y[:, placed.row_offset : placed.row_offset + placed.row_count] += correction.to(y.dtype)
+    return y

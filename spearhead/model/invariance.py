@@ -1,0 +1,136 @@
+"""Finds, at start-up, the row padding under which this machine's matrix library is batch-invariant.
+
+A library picks another kernel, and with it another order of additions, for one row than for many. Within
+one kernel a row's result does not depend on the others. So row counts are padded to the smallest block for
+which all multiples were seen to be bit-equal on the model's own shapes, and the whole decoder is then
+checked once more. Nothing is assumed about the library; a machine where no block works is reported.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spearhead.model.architecture import ModelConfig
+from spearhead.model.attention import Segment, build_groups, paged_attention
+from spearhead.model.decoder import Decoder, RowBlocks
+from spearhead.model.weights import ModelWeights
+
+_LINEAR_BLOCKS = (1, 2, 4, 8, 16, 32)
+_ATTENTION_BLOCKS = (4, 8, 16, 32)
+_MOST_ROWS = 128
+_PROBE_TOKENS = 40
+
+
+def make_invariant(decoder: Decoder, variants: Sequence[ModelWeights]) -> bool:
+    """Sets the decoder's row blocks to the smallest under which every variant is batch-invariant.
+
+    Call it before anything is cached: it writes to the first pages of the storage.
+
+    Returns:
+        False when no block does it; the decoder then keeps the blocks it had.
+    """
+    before = decoder.row_blocks
+    config, dtype = decoder.config, decoder.storage.keys[0].dtype
+    attention = next((b for b in _ATTENTION_BLOCKS if _attention_invariant(config, dtype, b)), None)
+    if attention is None:
+        return False
+    matrices = _distinct_matrices(variants)
+    for linear in _LINEAR_BLOCKS:
+        if all(_linear_invariant(matrix, linear) for matrix in matrices):
+            decoder.row_blocks = RowBlocks(linear=linear, attention=attention)
+            if all(decoder_invariant(decoder, weights) for weights in variants):
+                return True
+    decoder.row_blocks = before
+    return False
+
+
+@torch.inference_mode()
+def decoder_invariant(decoder: Decoder, weights: ModelWeights) -> bool:
+    """Runs one prompt whole, in chunks, token by token and beside others; true when all bits agree."""
+    size = decoder.storage.page_size
+    pages_each = -(-_PROBE_TOKENS // size)
+    generator = torch.Generator().manual_seed(0)
+    limit = decoder.config.vocab_size
+    prompts = torch.randint(limit, (3, _PROBE_TOKENS), generator=generator).tolist()
+    pages = [range(i * pages_each, (i + 1) * pages_each) for i in range(len(prompts))]
+
+    def run(parts: Sequence[tuple[int, int, int]], row: int) -> Tensor:
+        """Logits of one row of a step made of (prompt, start, end) parts."""
+        segments = [Segment(pages=pages[p], start=start, count=end - start) for p, start, end in parts]
+        tokens = [token for p, start, end in parts for token in prompts[p][start:end]]
+        return decoder.forward(weights, segments, tokens, [row])
+
+    count = _PROBE_TOKENS
+    whole = run([(0, 0, count)], count - 1)
+    for cuts in ((0, 17, count), (0, 33, 34, count - 1, count)):
+        for start, end in pairwise(cuts):
+            result = run([(0, start, end)], end - start - 1)
+        if not torch.equal(whole, result):
+            return False
+    run([(1, 0, count)], 0)
+    beside = run([(1, count - 5, count), (0, count - 1, count), (2, 0, count)], 5)
+    return torch.equal(whole, beside)
+
+
+def _distinct_matrices(variants: Iterable[ModelWeights]) -> list[Tensor]:
+    """One matrix of each shape and dtype that the decoder multiplies by."""
+    matrices: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
+    for weights in variants:
+        linears = [weights.head]
+        for layer in weights.layers:
+            linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
+        for linear in linears:
+            # Compensators are computed in float32 whatever the compute dtype is.
+            parts = [part.float() for placed in linear.compensators for part in (placed.a, placed.b)]
+            for matrix in (linear.weight, *parts):
+                matrices.setdefault((matrix.shape, matrix.dtype), matrix)
+    return list(matrices.values())
+
+
+@torch.inference_mode()
+def _linear_invariant(matrix: Tensor, block: int) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(_MOST_ROWS, matrix.shape[1], generator=generator).to(matrix)
+    expected = F.linear(rows, matrix)
+    counts = {block * factor for factor in (1, 2, 3, 4, 5, 7, 8, 11, 16)} | {64, 96}
+    return all(
+        torch.equal(F.linear(rows[:count].clone(), matrix), expected[:count])
+        for count in sorted(count for count in counts if count <= _MOST_ROWS and count % block == 0)
+    )
+
+
+@torch.inference_mode()
+def _attention_invariant(config: ModelConfig, dtype: torch.dtype, block: int) -> bool:
+    page_size, length = 16, 600
+    pages = range(-(-length // page_size))
+    generator = torch.Generator().manual_seed(0)
+    shape = (len(pages) * page_size, config.kv_head_count, config.head_dim)
+    keys, values = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
+    query = torch.randn(length, config.head_count, config.head_dim, generator=generator)
+
+    def run(parts: Sequence[tuple[int, int]]) -> Tensor:
+        """Results of rows [start, end) of the query, one sequence a part."""
+        groups = build_groups(
+            [Segment(pages=pages, start=start, count=end - start) for start, end in parts],
+            page_size=page_size,
+            heads_per_kv_head=config.head_count // config.kv_head_count,
+            row_block=block,
+            windows=frozenset({None}),
+            device=keys.device,
+        )
+        rows = torch.cat([query[start:end] for start, end in parts])
+        result = torch.empty(len(rows), config.head_count * config.head_dim)
+        for group in groups:
+            result[group.valid_rows] = paged_attention(rows, keys, values, group, None, page_size)
+        return result
+
+    whole = run([(0, length)])
+    decode = [(p, p + 1) for p in (0, 5, 255, 256, 300, length - 1)]
+    runs = [(0, 3), (10, 15), (254, 258), (300, 309), (500, 564), (length - 2, length)]
+    return all(
+        torch.equal(run(parts), torch.cat([whole[start:end] for start, end in parts]))
+        for parts in (decode, runs, [*decode[:1], *runs], decode[3:4], runs[1:2])
+    )
