@@ -1,0 +1,8 @@
+"""Traces, metrics and logs of a service."""
+
+from spearhead.telemetry.config import TelemetryConfig
+from spearhead.telemetry.propagation import context_from_traceparent, traceparent_of
+from spearhead.telemetry.setup import Telemetry
+from spearhead.telemetry.traces import record_span
+
+__all__ = ["Telemetry", "TelemetryConfig", "context_from_traceparent", "record_span", "traceparent_of"]

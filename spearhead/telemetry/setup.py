@@ -1,0 +1,137 @@
+"""One telemetry object a process: tracer, metrics registry, logging, and a bounded shutdown."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.trace import NoOpTracer, Tracer
+from prometheus_client import CollectorRegistry
+
+from spearhead.telemetry.config import TelemetryConfig
+from spearhead.telemetry.export import BoundedSpanProcessor
+from spearhead.telemetry.file_exporter import FileSpanExporter
+from spearhead.telemetry.logs import configure_logging
+from spearhead.telemetry.metrics import BaseMetrics, MetricsServer
+from spearhead.telemetry.traces import make_provider
+
+EXPORT_TIMEOUT_S = 1.0
+SHUTDOWN_S = 2.0
+
+_logger = logging.getLogger("spearhead.telemetry")
+
+
+class Telemetry:
+    """What a service writes its telemetry to.
+
+    Attributes:
+        tracer: Records spans; records nothing when no exporter is configured, but still passes a caller's
+            trace context on.
+        registry: Prometheus registry of this process.
+        base_metrics: The metrics that every service has.
+        metrics_address: ``host:port`` of the metrics endpoint; ``None`` = not served.
+    """
+
+    def __init__(
+        self, *, provider: TracerProvider | None, registry: CollectorRegistry, base_metrics: BaseMetrics,
+        metrics_server: MetricsServer | None, processors: Sequence[BoundedSpanProcessor] = (),
+    ) -> None:  # fmt: skip
+        """Use :meth:`start` or :meth:`disabled`."""
+        self.tracer: Tracer = provider.get_tracer("spearhead") if provider else NoOpTracer()
+        self.registry = registry
+        self.base_metrics = base_metrics
+        self.metrics_address = metrics_server.address if metrics_server else None
+        self._provider = provider
+        self._metrics_server = metrics_server
+        self._processors = processors
+
+    @classmethod
+    def start(
+        cls, service_name: str, config: TelemetryConfig, *, span_processors: Sequence[SpanProcessor] = ()
+    ) -> Self:
+        """Configures logging, opens exporters, serves metrics.
+
+        Must run after any fork. Tracing that cannot be set up is left out with one warning.
+
+        Args:
+            service_name: Names the process in spans and logs.
+            config: What goes where.
+            span_processors: Further receivers of ended spans, beside the configured ones.
+
+        Raises:
+            ConfigError: ``metrics_listen`` cannot be bound.
+        """
+        configure_logging(service_name, config.log_level, config.log_format)
+        registry = CollectorRegistry()
+        base_metrics = BaseMetrics(registry)
+        metrics_server = MetricsServer(config.metrics_listen, registry) if config.metrics_listen else None
+        processors: list[BoundedSpanProcessor] = []
+        provider = None
+        try:
+            processors = _make_processors(config, base_metrics)
+            if processors or span_processors:
+                provider = make_provider(service_name, config.sample_ratio, [*processors, *span_processors])
+        except Exception as error:  # whatever it is: a service without traces is better than none
+            _logger.warning("tracing is off, it could not be set up: %s: %s", type(error).__name__, error)
+        return cls(
+            provider=provider, registry=registry, base_metrics=base_metrics, metrics_server=metrics_server,
+            processors=processors,
+        )  # fmt: skip
+
+    @classmethod
+    def disabled(cls) -> Self:
+        """Telemetry that goes nowhere and leaves logging alone."""
+        registry = CollectorRegistry()
+        return cls(provider=None, registry=registry, base_metrics=BaseMetrics(registry), metrics_server=None)
+
+    def shutdown(self) -> None:
+        """Exports what is queued and closes everything within ``SHUTDOWN_S``; drops and counts the rest."""
+        deadline = time.monotonic() + SHUTDOWN_S
+        # An exporter may block far beyond its own timeout, and daemon threads do not keep the process alive.
+        threads = [
+            threading.Thread(target=close, daemon=True, name="telemetry-shutdown")
+            for close in (
+                self._provider.shutdown if self._provider else None,
+                self._metrics_server.close if self._metrics_server else None,
+            )
+            if close is not None
+        ]
+        self._provider = self._metrics_server = None
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for processor in self._processors:
+            processor.abandon()
+
+
+def _make_processors(config: TelemetryConfig, base_metrics: BaseMetrics) -> list[BoundedSpanProcessor]:
+    processors = []
+    if config.trace_file:  # first, since providers shut down in this order and a file does not block
+        exporter = FileSpanExporter(config.trace_file)
+        processors.append(
+            BoundedSpanProcessor(
+                exporter, name=str(config.trace_file), count_dropped=base_metrics.count_dropped_spans
+            )
+        )
+    endpoint = config.otlp_endpoint or _environment_endpoint()
+    if endpoint:
+        processors.append(
+            BoundedSpanProcessor(
+                OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S),
+                name=endpoint,
+                count_dropped=base_metrics.count_dropped_spans,
+            )
+        )
+    return processors
+
+
+def _environment_endpoint() -> str | None:
+    for variable in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        if endpoint := os.environ.get(variable):
+            return endpoint
+    return None
