@@ -19,7 +19,15 @@ from spearhead.client.events import Event, Finished, GenerationResult, ResultBui
 from spearhead.client.request import RequestOptions
 from spearhead.client.retry import RetryPolicy
 from spearhead.client.server import Load, ServerInfo
-from spearhead.client.target import DEFAULT_ADDRESS, call_metadata, incomplete_answer, not_ready, target_of
+from spearhead.client.target import (
+    DEFAULT_ADDRESS,
+    Metadata,
+    call_metadata,
+    incomplete_answer,
+    not_ready,
+    target_of,
+)
+from spearhead.errors import Cancelled
 from spearhead.rpc import TargetConfig, create_channel
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc
 
@@ -40,7 +48,7 @@ class AsyncClient:
         self._target = target_of(target)
         self._retry = retry or RetryPolicy()
         self._channel = create_channel(self._target)
-        self._stub = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)
+        self._stub = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
     async def __aenter__(self) -> "AsyncClient":
@@ -119,7 +127,7 @@ class AsyncClient:
             await asyncio.sleep(poll_interval_s)
 
     async def _stream(
-        self, request: scheduler_pb2.GenerateRequest, timeout_s: float, metadata: tuple[tuple[str, str], ...]
+        self, request: scheduler_pb2.GenerateRequest, timeout_s: float, metadata: Metadata
     ) -> AsyncGenerator[Event, None]:
         attempts = Attempts(self._target.address, self._retry, timeout_s)
         event: Event | None = None
@@ -132,8 +140,12 @@ class AsyncClient:
                 if not isinstance(event, Finished):
                     raise incomplete_answer(self._target.address)
             except grpc.RpcError as failure:
-                delay_s = attempts.delay_after(failure, arrived=event is not None)
-                await asyncio.sleep(delay_s)
+                await asyncio.sleep(attempts.delay_after(failure, arrived=event is not None))
+            except asyncio.CancelledError:
+                # grpc.aio raises this too when close() cancels the call; nobody cancelled our task then.
+                if _task_cancelled():
+                    raise
+                raise Cancelled(f"the client of {self._target.address} was closed") from None
             finally:
                 call.cancel()
 
@@ -146,3 +158,8 @@ class AsyncClient:
                 return await method(request, timeout=attempts.start())
             except grpc.RpcError as failure:
                 await asyncio.sleep(attempts.delay_after(failure, arrived=False))
+
+
+def _task_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""The attempts at one call: its deadline, its failures, and what the caller is told in the end."""
+"""The attempts at one call: its deadline, its failures, and the decision to try again."""
 
 import random
 import time
@@ -6,10 +6,7 @@ import time
 import grpc
 
 from spearhead.client.retry import RetryPolicy, retry_delay_s
-from spearhead.errors import DeadlineExceeded, NotReady, SpearheadError
 from spearhead.rpc import error_from_rpc
-
-_DETAILS_KEY = "grpc-status-details-bin"
 
 
 class Attempts:
@@ -39,7 +36,7 @@ class Attempts:
         Raises:
             SpearheadError: The call must not be repeated; the error that the server raised.
         """
-        error = self._explain(failure, arrived=arrived)
+        error = error_from_rpc(failure, self._address)
         delay_s = None
         if not arrived:
             delay_s = retry_delay_s(
@@ -52,25 +49,3 @@ class Attempts:
         if delay_s is None:
             raise error from failure
         return delay_s
-
-    def _explain(self, failure: grpc.RpcError, *, arrived: bool) -> SpearheadError:
-        """The server's error; failures of the transport itself get a text that says what to do."""
-        error = error_from_rpc(failure)
-        if isinstance(error, DeadlineExceeded):
-            return DeadlineExceeded(f"no full answer from {self._address} within {self._timeout_s:g} s")
-        if not isinstance(error, NotReady) or _sent_by_server(failure):
-            return error
-        if arrived:
-            return NotReady(
-                f"the connection to {self._address} broke in the middle of an answer ({error.message}); "
-                "send the request again if it may run twice"
-            )
-        return NotReady(
-            f"no Spearhead scheduler answers at {self._address} ({error.message}); "
-            "start one with `spearhead up` or check the address"
-        )
-
-
-def _sent_by_server(failure: grpc.RpcError) -> bool:
-    """A Spearhead server sends details with every error; gRPC's own failures have none."""
-    return any(key == _DETAILS_KEY for key, _ in failure.trailing_metadata() or ())

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -51,12 +52,10 @@ def request_to_proto(prompt: str | None, options: RequestOptions) -> scheduler_p
             _copy_fields(values, getattr(request, name), name)
     precision = options.get("precision", "default")
     if precision not in _PRECISIONS:
-        raise InvalidRequest(
-            f"precision is {precision!r}; it must be 'default' or 'full'", field="precision"
-        )
+        raise InvalidRequest(f"precision is {precision!r}; it must be 'default' or 'full'", field="precision")
     request.precision = _PRECISIONS[precision]
     if (priority := options.get("priority")) is not None:
-        _assign("priority", lambda: setattr(request, "priority", priority))
+        _assign("priority", partial(setattr, request, "priority", priority))
     return request
 
 
@@ -118,14 +117,14 @@ def _set_input(
             f"{sum(given)} of prompt, messages and token_ids are given; give exactly one", field="input"
         )
     if prompt is not None:
-        _assign("prompt", lambda: setattr(request, "prompt", prompt))
+        _assign("prompt", partial(setattr, request, "prompt", prompt))
     elif messages is not None:
         request.chat.SetInParent()
         for message in messages:
-            _assign("chat.messages", lambda turn=message: request.chat.messages.add(**_turn(turn)))
+            _assign("chat.messages", partial(request.chat.messages.add, **_turn(message)))
     else:
         request.tokens.SetInParent()
-        _assign("tokens.token_ids", lambda: request.tokens.token_ids.extend(token_ids or ()))
+        _assign("tokens.token_ids", partial(request.tokens.token_ids.extend, token_ids or ()))
 
 
 def _turn(message: Message | Mapping[str, str]) -> dict[str, str]:
@@ -140,12 +139,13 @@ def _copy_fields(source: Any, target: Any, path: str) -> None:
         value = getattr(source, entry.name)
         if value is None:
             continue
+        path_of_value = f"{path}.{entry.name}"
         if isinstance(value, Mapping):
-            _assign(f"{path}.{entry.name}", lambda k=entry.name, v=value: getattr(target, k).update(v))
+            _assign(path_of_value, partial(getattr(target, entry.name).update, value))
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            _assign(f"{path}.{entry.name}", lambda k=entry.name, v=value: getattr(target, k).extend(v))
+            _assign(path_of_value, partial(getattr(target, entry.name).extend, value))
         else:
-            _assign(f"{path}.{entry.name}", lambda k=entry.name, v=value: setattr(target, k, v))
+            _assign(path_of_value, partial(setattr, target, entry.name, value))
 
 
 def _assign(field: str, action: Callable[[], object]) -> None:

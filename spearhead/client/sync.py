@@ -24,8 +24,16 @@ from spearhead.client.events import Event, Finished, GenerationResult, ResultBui
 from spearhead.client.request import RequestOptions
 from spearhead.client.retry import RetryPolicy
 from spearhead.client.server import Load, ServerInfo
-from spearhead.client.target import DEFAULT_ADDRESS, call_metadata, incomplete_answer, not_ready, target_of
+from spearhead.client.target import (
+    DEFAULT_ADDRESS,
+    Metadata,
+    call_metadata,
+    incomplete_answer,
+    not_ready,
+    target_of,
+)
 from spearhead.rpc import TargetConfig
+from spearhead.rpc.auth import TokenFile
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 Response = TypeVar("Response")
@@ -44,8 +52,9 @@ class Client:
     ) -> None:
         self._target = target_of(target)
         self._retry = retry or RetryPolicy()
+        self._tokens = TokenFile(self._target.token_file) if self._target.token_file else None
         self._channel = create_sync_channel(self._target)
-        self._stub = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)
+        self._stub = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
     def __enter__(self) -> "Client":
@@ -78,9 +87,7 @@ class Client:
         request = request_to_proto(prompt, options)
         return self._stream(request, options.get("timeout_s", 600.0), call_metadata(options))
 
-    def generate_text(
-        self, prompt: str | None = None, **options: Unpack[RequestOptions]
-    ) -> GenerationResult:
+    def generate_text(self, prompt: str | None = None, **options: Unpack[RequestOptions]) -> GenerationResult:
         """The whole answer at once; arguments and errors as for :meth:`generate`."""
         builder = ResultBuilder()
         for event in self.generate(prompt, **options):
@@ -123,12 +130,12 @@ class Client:
             time.sleep(poll_interval_s)
 
     def _stream(
-        self, request: scheduler_pb2.GenerateRequest, timeout_s: float, metadata: tuple[tuple[str, str], ...]
+        self, request: scheduler_pb2.GenerateRequest, timeout_s: float, metadata: Metadata
     ) -> Generator[Event, None, None]:
         attempts = Attempts(self._target.address, self._retry, timeout_s)
         event: Event | None = None
         while event is None:
-            call = self._stub.Generate(request, timeout=attempts.start(), metadata=metadata)
+            call = self._stub.Generate(request, timeout=attempts.start(), metadata=self._authorised(metadata))
             try:
                 for response in call:
                     event = event_from_proto(response)
@@ -140,10 +147,13 @@ class Client:
             finally:
                 call.cancel()
 
+    def _authorised(self, metadata: Metadata = ()) -> Metadata:
+        return (*metadata, ("authorization", f"Bearer {self._tokens.first()}")) if self._tokens else metadata
+
     def _unary(self, method: Callable[..., Response], request: Any, timeout_s: float) -> Response:
         attempts = Attempts(self._target.address, self._retry, timeout_s)
         while True:
             try:
-                return method(request, timeout=attempts.start())
+                return method(request, timeout=attempts.start(), metadata=self._authorised())
             except grpc.RpcError as failure:
                 time.sleep(attempts.delay_after(failure, arrived=False))

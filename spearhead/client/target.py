@@ -4,6 +4,7 @@ from spearhead.client.request import RequestOptions
 from spearhead.errors import NotReady, SpearheadError
 from spearhead.rpc import TargetConfig
 
+Metadata = tuple[tuple[str, str], ...]
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
 
@@ -12,7 +13,7 @@ def target_of(target: str | TargetConfig) -> TargetConfig:
     return TargetConfig(address=target) if isinstance(target, str) else target
 
 
-def call_metadata(options: RequestOptions) -> tuple[tuple[str, str], ...]:
+def call_metadata(options: RequestOptions) -> Metadata:
     """Metadata of a ``Generate`` call: the caller's trace context, when given."""
     traceparent = options.get("traceparent", "")
     return (("traceparent", traceparent),) if traceparent else ()
