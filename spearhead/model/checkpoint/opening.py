@@ -1,0 +1,39 @@
+"""From a path or a hub id to an open checkpoint."""
+
+from pathlib import Path
+
+from spearhead.errors import CheckpointError
+from spearhead.model.checkpoint.folder import FolderCheckpoint
+from spearhead.model.checkpoint.gguf_file import GgufCheckpoint
+from spearhead.model.checkpoint.hub import download, is_hub_id
+from spearhead.model.checkpoint.quantized import QuantizedCheckpoint
+from spearhead.model.checkpoint.source import Checkpoint
+from spearhead.model.checkpoint.tensor_files import read_json
+
+
+def open_checkpoint(path_or_hub_id: str, revision: str | None = None) -> Checkpoint:
+    """Opens a checkpoint; its format is found by looking.
+
+    Args:
+        path_or_hub_id: A folder with ``config.json`` and safetensors (full precision, or 4-bit
+            compressed-tensors), a ``.gguf`` file, or a hub id such as ``owner/name``.
+        revision: Of a hub id: branch, tag or commit.
+
+    Raises:
+        CheckpointError: What it is, what is wrong with it, and what to do.
+    """
+    path = Path(path_or_hub_id)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise CheckpointError(f"{path} is a file but no .gguf; give the folder that holds config.json")
+        return GgufCheckpoint(path)
+    if not path.exists():
+        if not is_hub_id(path_or_hub_id):
+            raise CheckpointError(f"{path} does not exist; give a model folder, a .gguf file or a hub id")
+        path = download(path_or_hub_id, revision)
+    if not (path / "config.json").exists():
+        raise CheckpointError(f"{path} has no config.json; give the folder of a whole checkpoint")
+    config = read_json(path / "config.json")
+    if config.get("quantization_config") is not None:
+        return QuantizedCheckpoint(path, config)
+    return FolderCheckpoint(path, config)

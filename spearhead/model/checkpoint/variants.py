@@ -1,0 +1,216 @@
+"""From an open checkpoint to the tensors of its variants, which share all that is the same."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from spearhead.errors import CheckpointError
+from spearhead.model.architecture import ModelConfig
+from spearhead.model.checkpoint.layout import expected_shapes, linear_modules, projections
+from spearhead.model.checkpoint.loader import (
+    Fused,
+    SharedTensors,
+    Source,
+    TensorLoader,
+    assemble_layers,
+    finite,
+)
+from spearhead.model.checkpoint.opening import open_checkpoint
+from spearhead.model.checkpoint.source import Checkpoint
+from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
+from spearhead.model.weights import LinearWeights, ModelWeights
+
+FP16, W4, W4_EC = "fp16", "w4", "w4+ec"
+
+
+def offered_variants(
+    checkpoint: Checkpoint,
+    *,
+    quantization: QuantizationScheme | None = None,
+    full_precision: Checkpoint | None = None,
+) -> tuple[str, ...]:
+    """The variants that :func:`load_variants` can load with the same arguments, the preferred one first."""
+    offered = list(checkpoint.variants)
+    if quantization is not None and not checkpoint.quantization:
+        offered.append(W4)
+    if full_precision is not None and FP16 not in offered:
+        offered.append(FP16)
+    return tuple(sorted(offered, key=(W4_EC, W4, FP16).index))
+
+
+def load_variants(
+    checkpoint: Checkpoint,
+    *,
+    variants: Sequence[str],
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: QuantizationScheme | None = None,
+    full_precision: Checkpoint | None = None,
+) -> dict[str, ModelWeights]:
+    """Loads variants of one model; embedding, norms, biases and head are held once.
+
+    With full-precision weights at hand the shared tensors are theirs, else those of the quantised
+    checkpoint. Embedding and head are never quantised.
+
+    Args:
+        checkpoint: Full precision, or quantised.
+        variants: Of :func:`offered_variants`.
+        dtype: Compute type.
+        device: Where the tensors go.
+        quantization: How ``w4`` is made from a full-precision checkpoint.
+        full_precision: ``fp16`` beside a quantised checkpoint; without it, the source that the
+            checkpoint names.
+
+    Raises:
+        CheckpointError: A variant that cannot be had, weights that do not fit the scheme, NaN or
+            infinite weights.
+    """
+    _check_arguments(checkpoint, variants, quantization, full_precision)
+    with ExitStack() as stack:
+        base = full_precision or checkpoint
+        if FP16 in variants and base.quantization:
+            base = stack.enter_context(closing(_open_source(checkpoint)))
+        _check_same_model(checkpoint, base)
+        loader = TensorLoader(base=base, dtype=dtype, device=device)
+        shared = loader.shared()
+        sources = {FP16: base.tensor, W4: _w4_source(checkpoint, quantization)}
+        needed = {FP16 if variant == FP16 else W4 for variant in variants}
+        dense = {kind: loader.linears(sources[kind]) for kind in sorted(needed)}
+        return {
+            variant: _assemble(
+                variant,
+                shared=shared,
+                dense=dense[FP16 if variant == FP16 else W4],
+                checkpoint=checkpoint,
+                base=base,
+                quantization=quantization,
+            )
+            for variant in variants
+        }
+
+
+def _check_arguments(
+    checkpoint: Checkpoint,
+    variants: Sequence[str],
+    quantization: QuantizationScheme | None,
+    full_precision: Checkpoint | None,
+) -> None:
+    if full_precision is not None and full_precision.quantization:
+        raise CheckpointError(f"{full_precision.path} was given as full precision, but is quantised")
+    offered = offered_variants(checkpoint, quantization=quantization, full_precision=full_precision)
+    for variant in variants:
+        if variant not in offered:
+            raise CheckpointError(
+                f"variant {variant!r} cannot be loaded from {checkpoint.path}; "
+                f"it offers {', '.join(offered)}. {_remedy(variant)}"
+            )
+    if W4 in variants and quantization is not None and not checkpoint.quantization:
+        _check_groups(checkpoint.config, quantization)
+
+
+def _remedy(variant: str) -> str:
+    if variant == FP16:
+        return "Name the full-precision checkpoint that it was made from as well"
+    if variant == W4:
+        return "Name a quantization, such as group32, or give a quantised checkpoint"
+    return "Give a quantised checkpoint with compensators"
+
+
+def _check_groups(config: ModelConfig, scheme: QuantizationScheme) -> None:
+    """Refuses a group size that does not divide the inputs of every module.
+
+    Raises:
+        CheckpointError: All modules that do not fit, and schemes that would.
+    """
+    shapes = projections(config)
+    unfit = [f"{name} (K = {k})" for name, (_, k) in shapes.items() if not scheme.fits(k)]
+    if not unfit:
+        return
+    others = [
+        f"group{size}" for size in (128, 64, 32) if all(inputs % size == 0 for _, inputs in shapes.values())
+    ]
+    raise CheckpointError(
+        f"group size {scheme.group_size} does not divide the inputs of {', '.join(unfit)} in each of "
+        f"{config.layer_count} layers; use {', '.join([*others, 'channel'])}"
+    )
+
+
+def _open_source(checkpoint: Checkpoint) -> Checkpoint:
+    source = checkpoint.full_precision_source
+    assert source is not None, "fp16 is only offered when there is a source"
+    opened = open_checkpoint(source.location)
+    if source.revision and opened.revision != source.revision:
+        opened.close()
+        raise CheckpointError(
+            f"{source.location} is not what {checkpoint.path} was made from: revision {opened.revision}, "
+            f"recorded {source.revision}. Quantise it again, or serve w4 alone"
+        )
+    return opened
+
+
+def _check_same_model(checkpoint: Checkpoint, base: Checkpoint) -> None:
+    if expected_shapes(checkpoint.config) != expected_shapes(base.config):
+        raise CheckpointError(
+            f"{base.path} and {checkpoint.path} are not the same model: their shapes differ"
+        )
+
+
+def _w4_source(checkpoint: Checkpoint, scheme: QuantizationScheme | None) -> Source:
+    if checkpoint.quantization or scheme is None:
+        return checkpoint.tensor
+    scale_dtype: torch.dtype = getattr(torch, checkpoint.weight_dtype)
+
+    def quantized(name: str) -> Tensor:
+        return dequantize(*rtn(finite(checkpoint.tensor(name), name), scheme, scale_dtype))
+
+    return quantized
+
+
+def _assemble(
+    variant: str,
+    *,
+    shared: SharedTensors,
+    dense: list[Fused],
+    checkpoint: Checkpoint,
+    base: Checkpoint,
+    quantization: QuantizationScheme | None,
+) -> ModelWeights:
+    compensators = checkpoint.compensators if variant == W4_EC else None
+    weights = ModelWeights(
+        variant=variant,
+        embedding=shared.embedding,
+        layers=assemble_layers(checkpoint.config, shared, dense, compensators),
+        final_norm=shared.final_norm,
+        head=LinearWeights(weight=shared.head),
+        stored_bytes=base.stored_bytes,
+    )
+    if variant == FP16:
+        return weights
+    if not checkpoint.quantization and quantization is not None:
+        stored = quantized_bytes(checkpoint, quantization)
+        return replace(weights, quantization=quantization.description, stored_bytes=stored)
+    return replace(
+        weights,
+        quantization=checkpoint.quantization,
+        stored_bytes=checkpoint.stored_bytes + (compensators.stored_bytes if compensators else 0),
+        compensator_digest=compensators.digest if compensators else "",
+    )
+
+
+def quantized_bytes(checkpoint: Checkpoint, scheme: QuantizationScheme) -> int:
+    """Bytes that a full-precision checkpoint would take once quantised by a scheme."""
+    item_bytes = torch.finfo(getattr(torch, checkpoint.weight_dtype)).bits // 8
+    modules = linear_modules(checkpoint.config)
+    total = 0
+    for name, shape in expected_shapes(checkpoint.config).items():
+        if name.removesuffix(".weight") not in modules:
+            total += prod(shape) * item_bytes
+            continue
+        rows, columns = shape
+        groups = columns // scheme.group_size if scheme.group_size else 1
+        total += rows * (-(-columns // 8) * 4 + groups * item_bytes)
+    return total
