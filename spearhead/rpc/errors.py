@@ -26,10 +26,16 @@ async def error_layer(call: Call, proceed: Proceed) -> Any:
     """Turns what a handler raises into the call's status; a cancelled call stays cancelled."""
     try:
         return await proceed()
-    except (asyncio.CancelledError, grpc.aio.AbortError):
+    except grpc.aio.AbortError:
         raise
-    except errors.StartupError as error:  # never on the wire: its text may name files of this machine
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled the call: the handler waited for something that was. gRPC would never answer.
         failure: errors.SpearheadError = _internal_error(call, error)
+    except errors.StartupError as error:  # never on the wire: its text may name files of this machine
+        failure = _internal_error(call, error)
     except errors.SpearheadError as error:
         _logger.debug("%s: %s: %s", call.method, error.reason, error.message)
         failure = error
@@ -43,9 +49,11 @@ async def error_layer(call: Call, proceed: Proceed) -> Any:
     raise AssertionError("abort returned")
 
 
-def _internal_error(call: Call, error: Exception) -> errors.SpearheadError:
+def _internal_error(call: Call, error: BaseException) -> errors.SpearheadError:
     _logger.error("%s failed: %s", call.method, type(error).__name__, exc_info=error)
-    context = trace.get_current_span().get_span_context()
+    span = trace.get_current_span()
+    span.record_exception(error)
+    context = span.get_span_context()
     where = f" (trace {trace.format_trace_id(context.trace_id)})" if context.is_valid else ""
     return errors.SpearheadError(f"{call.method} failed inside the server; its log says why{where}")
 

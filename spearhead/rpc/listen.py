@@ -29,17 +29,18 @@ def bind(server: grpc.aio.Server, key: str, listen: str, credentials: grpc.Serve
     """
     if listen.startswith("unix:"):
         _clear_stale_socket(key, listen)
+    # Asked first: gRPC keeps the reason from us and writes a line of its own on stderr.
+    if reason := _why_not(listen):
+        raise _bind_error(key, listen, reason)
     try:
         if credentials:
             port = server.add_secure_port(listen, credentials)
         else:
             port = server.add_insecure_port(listen)
     except RuntimeError as error:
-        raise _bind_error(key, listen, _why_not(listen) or str(error)) from None
+        raise _bind_error(key, listen, str(error)) from error
     if listen.startswith("unix:"):
         return listen
-    if not port:
-        raise _bind_error(key, listen, _why_not(listen) or "gRPC does not say why")
     return f"{listen.rpartition(':')[0]}:{port}"
 
 
@@ -70,7 +71,7 @@ def _clear_stale_socket(key: str, listen: str) -> None:
 
 
 def _why_not(listen: str) -> str:
-    """The system's reason, which gRPC keeps to itself; empty when a plain bind works."""
+    """The system's reason against binding ``listen``; empty when there is none."""
     try:
         if listen.startswith("unix:"):
             return _try_unix(Path(listen.removeprefix("unix:")))

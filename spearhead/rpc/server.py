@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Self
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -26,7 +27,8 @@ _logger = logging.getLogger("spearhead.rpc")
 class Server:
     """Health, reflection, TLS, tokens, errors, spans, limits and drain around some servicers.
 
-    Make it inside the running event loop, add servicers to :attr:`grpc_server`, then :meth:`start`.
+    Make it inside the running event loop, add servicers to :attr:`grpc_server`, then :meth:`start`. Use it
+    with ``async with``, so that a failure later in the start-up ends it too.
     Handlers are ``async`` functions or ``async`` generators.
 
     Attributes:
@@ -69,6 +71,13 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(self.health), self.grpc_server)
         reflected = (*service_names, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(reflected, self.grpc_server)
+
+    async def __aenter__(self) -> Self:
+        """For ``async with``: whatever still runs at its end is stopped at once."""
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.drain(0.0)
 
     @property
     def drain_s(self) -> float:

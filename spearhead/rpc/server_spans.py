@@ -42,7 +42,7 @@ class ServerSpanLayer:
             span: _CallSpan | _StreamSpans = _StreamSpans(self._telemetry.tracer, call, self._address())
         else:
             span = _CallSpan(self._telemetry.tracer, call, self._address())
-        code, cause = grpc.StatusCode.UNKNOWN, None
+        code = grpc.StatusCode.UNKNOWN
         try:
             response = await proceed()
             code = _set_code(call, grpc.StatusCode.OK)
@@ -50,11 +50,11 @@ class ServerSpanLayer:
         except asyncio.CancelledError:
             code = _cancel_code(call)
             raise
-        except Exception as error:
-            code, cause = _set_code(call, grpc.StatusCode.UNKNOWN), error
+        except Exception:
+            code = _set_code(call, grpc.StatusCode.UNKNOWN)
             raise
         finally:
-            span.end(code, cause)
+            span.end(code)
             self._telemetry.base_metrics.observe_rpc(call.method, code.name, time.monotonic() - start)
 
 
@@ -68,8 +68,8 @@ class _CallSpan:
         # Never detached: gRPC runs each call in a task of its own, whose context ends with it.
         otel_context.attach(trace.set_span_in_context(self._span, parent))
 
-    def end(self, code: grpc.StatusCode, cause: Exception | None) -> None:
-        _end(self._span, code, cause)
+    def end(self, code: grpc.StatusCode) -> None:
+        _end(self._span, code)
 
 
 class _StreamSpans:
@@ -83,10 +83,10 @@ class _StreamSpans:
         self._opened = self._short_span("worker.stream opened")
         self._opened.end()
 
-    def end(self, code: grpc.StatusCode, cause: Exception | None) -> None:
+    def end(self, code: grpc.StatusCode) -> None:
         closed = self._short_span("worker.stream closed", [Link(self._opened.get_span_context())])
         closed.set_attribute("spearhead.stream.duration_ns", time.time_ns() - self._start_ns)
-        _end(closed, code, cause)
+        _end(closed, code)
 
     def _short_span(self, name: str, links: list[Link] | None = None) -> trace.Span:
         return self._tracer.start_span(name, self._parent, SpanKind.SERVER, self._attributes, links)
@@ -98,14 +98,12 @@ def _parent(call: Call) -> Context:
     return context if context is not None else Context()
 
 
-def _end(span: trace.Span, code: grpc.StatusCode, cause: Exception | None) -> None:
+def _end(span: trace.Span, code: grpc.StatusCode) -> None:
     if span.is_recording():
         span.set_attribute(conventions.STATUS_CODE, code.name)
         if conventions.is_server_error(code):
             span.set_attribute(conventions.ERROR_TYPE, code.name)
             span.set_status(Status(StatusCode.ERROR, code.name))
-            if cause is not None and not isinstance(cause, grpc.aio.AbortError):
-                span.record_exception(cause)
     span.end()
 
 

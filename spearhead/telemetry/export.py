@@ -36,6 +36,7 @@ class BoundedSpanProcessor(SpanProcessor):
         """
         self._count_dropped = count_dropped
         self._queued = 0
+        self._closed = False
         self._lock = threading.Lock()
         self._exporter = _CountingExporter(exporter, name, self._taken, count_dropped)
         self._batches = BatchSpanProcessor(
@@ -53,21 +54,28 @@ class BoundedSpanProcessor(SpanProcessor):
         if span.context is None or not span.context.trace_flags.sampled:
             return
         with self._lock:
-            full = self._queued >= MAX_QUEUED_SPANS
-            if not full:
+            refused = "shutdown" if self._closed else "queue_full" if self._queued >= MAX_QUEUED_SPANS else ""
+            if not refused:
                 self._queued += 1
-        if full:
-            self._count_dropped("queue_full", 1)
+        if refused:
+            self._count_dropped(refused, 1)
         else:
             self._batches.on_end(span)
 
     def shutdown(self) -> None:
         """Exports what is queued; may block as long as the exporter does."""
+        with self._lock:
+            self._closed = True
         self._batches.shutdown()  # type: ignore[no-untyped-call]
 
-    def abandon(self) -> None:
-        """Drops and counts what is still queued, so that a blocked :meth:`shutdown` ends soon."""
+    def abandon(self) -> int:
+        """Lets a blocked :meth:`shutdown` end soon: what is queued will be dropped and counted.
+
+        Returns:
+            How many spans are queued.
+        """
         self._exporter.abandoned.set()
+        return self._queued
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Exports what is queued; blocks."""

@@ -9,9 +9,11 @@ from typing import Self
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client import CollectorRegistry
 
+from spearhead.errors import ConfigError
 from spearhead.telemetry.config import TelemetryConfig
 from spearhead.telemetry.export import BoundedSpanProcessor
 from spearhead.telemetry.file_exporter import FileSpanExporter
@@ -105,33 +107,35 @@ class Telemetry:
             thread.start()
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        for processor in self._processors:
-            processor.abandon()
+        if lost := sum(processor.abandon() for processor in self._processors):
+            _logger.warning("%d spans could not be exported within %g s and are dropped", lost, SHUTDOWN_S)
 
 
 def _make_processors(config: TelemetryConfig, base_metrics: BaseMetrics) -> list[BoundedSpanProcessor]:
-    processors = []
-    if config.trace_file:  # first, since providers shut down in this order and a file does not block
-        exporter = FileSpanExporter(config.trace_file)
-        processors.append(
-            BoundedSpanProcessor(
-                exporter, name=str(config.trace_file), count_dropped=base_metrics.count_dropped_spans
-            )
-        )
-    endpoint = config.otlp_endpoint or _environment_endpoint()
-    if endpoint:
-        processors.append(
-            BoundedSpanProcessor(
-                OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S),
-                name=endpoint,
-                count_dropped=base_metrics.count_dropped_spans,
-            )
-        )
-    return processors
+    exporters: list[tuple[str, SpanExporter]] = []
+    if endpoint := _otlp_endpoint(config):
+        exporters.append((endpoint, OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)))
+    if config.trace_file:  # in front, since providers shut down in this order and a file does not block
+        exporters.insert(0, (str(config.trace_file), FileSpanExporter(config.trace_file)))
+    return [
+        BoundedSpanProcessor(exporter, name=name, count_dropped=base_metrics.count_dropped_spans)
+        for name, exporter in exporters
+    ]
 
 
-def _environment_endpoint() -> str | None:
-    for variable in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
-        if endpoint := os.environ.get(variable):
-            return endpoint
-    return None
+def _otlp_endpoint(config: TelemetryConfig) -> str | None:
+    endpoint = config.otlp_endpoint or _environment("ENDPOINT")
+    if endpoint is None:
+        return None
+    protocol = _environment("PROTOCOL") or "grpc"
+    if protocol != "grpc":
+        raise ConfigError(
+            f"the environment asks for the OTLP protocol {protocol}, and spans can only be sent by grpc; set "
+            "OTEL_EXPORTER_OTLP_PROTOCOL=grpc and the collector's gRPC port (4317)"
+        )
+    # Without a scheme, the exporter would assume TLS.
+    return endpoint if "://" in endpoint else f"http://{endpoint}"
+
+
+def _environment(name: str) -> str | None:
+    return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}")
