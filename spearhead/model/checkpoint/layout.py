@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
+from spearhead.model.quantization import QuantizationScheme
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -92,6 +93,25 @@ def check_shapes(config: ModelConfig, found: Mapping[str, tuple[int, ...]], wher
             f"{where}: {_some(extra)} is not part of a {config.architecture} model as config.json describes "
             "it, and ignoring it would change the output"
         )
+
+
+def check_groups(config: ModelConfig, scheme: QuantizationScheme) -> None:
+    """Refuses a group size that does not divide the inputs of every module.
+
+    Raises:
+        CheckpointError: All modules that do not fit, and schemes that would.
+    """
+    shapes = projections(config)
+    unfit = [f"{name} (K = {k})" for name, (_, k) in shapes.items() if not scheme.fits(k)]
+    if not unfit:
+        return
+    others = [
+        f"group{size}" for size in (128, 64, 32) if all(inputs % size == 0 for _, inputs in shapes.values())
+    ]
+    raise CheckpointError(
+        f"group size {scheme.group_size} does not divide the inputs of {', '.join(unfit)} in each of "
+        f"{config.layer_count} layers; use {', '.join([*others, 'channel'])}"
+    )
 
 
 def _some(items: list[str]) -> str:

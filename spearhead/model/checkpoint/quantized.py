@@ -16,7 +16,7 @@ from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint.compensators import CompensatorSet, load_compensators
 from spearhead.model.checkpoint.folder import read_generation_config
 from spearhead.model.checkpoint.hub import is_hub_id
-from spearhead.model.checkpoint.layout import check_shapes, layer_name, linear_modules
+from spearhead.model.checkpoint.layout import check_shapes, linear_modules
 from spearhead.model.checkpoint.source import FullPrecisionSource
 from spearhead.model.checkpoint.tensor_files import (
     TensorFiles,
@@ -52,7 +52,7 @@ class QuantizedCheckpoint:
         try:
             self.shapes = self._logical_shapes()
             check_shapes(self.config, self.shapes, str(path))
-            self.weight_dtype = self._files.float_dtype(layer_name(0, "input_layernorm.weight"))
+            self.weight_dtype = self._files.float_dtype(self._first_scale())
             self.compensators = self._load_compensators()
         except BaseException:
             self._files.close()
@@ -70,6 +70,12 @@ class QuantizedCheckpoint:
             elif not name.endswith((_SCALE, _SHAPE)):
                 shapes[name] = shape
         return shapes
+
+    def _first_scale(self) -> str:
+        for name in self._files.shapes:
+            if name.endswith(_SCALE):
+                return name
+        raise CheckpointError(f"{self.path} says that it is quantised, but has no {_PACKED} tensor")
 
     def _load_compensators(self) -> CompensatorSet | None:
         name = self._spear.get("ec_file")

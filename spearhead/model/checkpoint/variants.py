@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from spearhead.errors import CheckpointError
-from spearhead.model.architecture import ModelConfig
-from spearhead.model.checkpoint.layout import expected_shapes, linear_modules, projections
+from spearhead.model.checkpoint.layout import check_groups, expected_shapes, linear_modules
 from spearhead.model.checkpoint.loader import (
     Fused,
     SharedTensors,
@@ -109,7 +108,7 @@ def _check_arguments(
                 f"it offers {', '.join(offered)}. {_remedy(variant)}"
             )
     if W4 in variants and quantization is not None and not checkpoint.quantization:
-        _check_groups(checkpoint.config, quantization)
+        check_groups(checkpoint.config, quantization)
 
 
 def _remedy(variant: str) -> str:
@@ -118,25 +117,6 @@ def _remedy(variant: str) -> str:
     if variant == W4:
         return "Name a quantization, such as group32, or give a quantised checkpoint"
     return "Give a quantised checkpoint with compensators"
-
-
-def _check_groups(config: ModelConfig, scheme: QuantizationScheme) -> None:
-    """Refuses a group size that does not divide the inputs of every module.
-
-    Raises:
-        CheckpointError: All modules that do not fit, and schemes that would.
-    """
-    shapes = projections(config)
-    unfit = [f"{name} (K = {k})" for name, (_, k) in shapes.items() if not scheme.fits(k)]
-    if not unfit:
-        return
-    others = [
-        f"group{size}" for size in (128, 64, 32) if all(inputs % size == 0 for _, inputs in shapes.values())
-    ]
-    raise CheckpointError(
-        f"group size {scheme.group_size} does not divide the inputs of {', '.join(unfit)} in each of "
-        f"{config.layer_count} layers; use {', '.join([*others, 'channel'])}"
-    )
 
 
 def _open_source(checkpoint: Checkpoint) -> Checkpoint:
