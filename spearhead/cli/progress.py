@@ -1,0 +1,50 @@
+"""A progress bar on standard error."""
+
+import sys
+import time
+from typing import TextIO
+
+_WIDTH = 24
+
+
+class ProgressBar:
+    """Counts up to ``total``; redraws on a terminal, prints every tenth of the way elsewhere.
+
+    Args:
+        label: What is counted.
+        total: Where it ends.
+        unit: Of the counts, such as "MiB".
+        stream: Where it is drawn; standard error by default.
+    """
+
+    def __init__(self, label: str, total: int, *, unit: str = "", stream: TextIO | None = None) -> None:
+        self._label = label
+        self._total = max(total, 1)
+        self._unit = f" {unit}" if unit else ""
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._done = 0
+        self._began_s = time.monotonic()
+
+    def advance(self) -> None:
+        """One more."""
+        self.move_to(self._done + 1)
+
+    def move_to(self, done: int) -> None:
+        """So many in all."""
+        before, self._done = self._done, min(self._total, done)
+        if self._live:
+            self._stream.write("\r" + self._line() + ("\n" if self._done == self._total > before else ""))
+        elif self._done * 10 // self._total > before * 10 // self._total:
+            self._stream.write(self._line() + "\n")
+        self._stream.flush()
+
+    def _line(self) -> str:
+        elapsed_s = time.monotonic() - self._began_s
+        rate = self._done / elapsed_s if elapsed_s > 0 else 0.0
+        left_s = (self._total - self._done) / rate if rate else 0.0
+        bar = "#" * (_WIDTH * self._done // self._total)
+        return (
+            f"{self._label:<24} [{bar:<{_WIDTH}}] {self._done}/{self._total}{self._unit}"
+            f"  {rate:.1f}{self._unit}/s  {left_s:.0f} s left"
+        )
