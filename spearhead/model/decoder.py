@@ -136,8 +136,8 @@ class Decoder:
     def _attention(self, index: int, layer: LayerWeights, normed: Tensor, step: _Step) -> Tensor:
         config, count = self.config, step.row_count
         heads = linear(normed, layer.qkv).view(len(normed), -1, config.head_dim)  # (N, H + 2 KV, head_dim)
-        query, key, value = heads.split(
-            (config.head_count, config.kv_head_count, config.kv_head_count), dim=1
+        query, key, value = torch.split(
+            heads, [config.head_count, config.kv_head_count, config.kv_head_count], dim=1
         )
         if layer.q_norm is not None and layer.k_norm is not None:
             query = rms_norm(query, layer.q_norm, config.rms_norm_eps)

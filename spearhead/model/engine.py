@@ -126,12 +126,22 @@ class SequenceEngine:
         self._live: dict[Hashable, _Live] = {}
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights in memory; what variants share counts once."""
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for weights in self.variants.values()
+            for tensor in weights.tensors()
+        }
+        return sum(storages.values())
+
+    @property
     def sequence_count(self) -> int:
         """Sequences that hold pages."""
         return len(self._live)
 
     def advance(self, items: Sequence[Advance]) -> list[Advanced | Failure]:
-        """Computes one step; results in the order of ``items``. Items of one variant share one forward pass."""
+        """Computes one step; results in the order of ``items``. Items of a variant share a forward pass."""
         results: list[Advanced | Failure | None] = [None] * len(items)
         admitted: dict[str, list[_Admitted]] = {}
         for index, item in enumerate(items):
@@ -164,10 +174,10 @@ class SequenceEngine:
 
     def release_where(self, keys: Iterable[Hashable]) -> None:
         """Frees many sequences."""
-        for key in list(keys):
+        for key in keys:
             self.release(key)
 
-    def keys(self) -> list[Hashable]:
+    def live_keys(self) -> list[Hashable]:
         """All live sequences."""
         return list(self._live)
 
@@ -206,8 +216,8 @@ class SequenceEngine:
                 self.release(item.key)
             return Failure(
                 reason=FailureReason.OUT_OF_PAGES,
-                message=f"{len(chunk)} tokens need more than the {self.pages.free_page_count} free KV pages of "
-                f"{self.pages.page_size} tokens; release or preempt a sequence and send the item again",
+                message=f"{len(chunk)} tokens need more than the {self.pages.free_page_count} free KV pages "
+                f"of {self.pages.page_size} tokens; release or preempt a sequence and send the item again",
             )
         for source, destination in copies:
             self.decoder.storage.copy_page(source, destination)
@@ -245,7 +255,9 @@ class SequenceEngine:
         return None
 
     def _forward(self, variant: str, batch: Sequence[_Admitted]) -> list[Advanced]:
-        segments, token_ids, logit_rows = [], [], []
+        segments: list[Segment] = []
+        token_ids: list[int] = []
+        logit_rows: list[int] = []
         for entry in batch:
             count = len(entry.token_ids)
             segments.append(Segment(pages=entry.live.cache.pages, start=entry.start, count=count))

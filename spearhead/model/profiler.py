@@ -1,0 +1,180 @@
+"""Measures what a step is made of: projections, attention, the head, and everything else.
+
+The scheduler's latency table adds these up, so each entry says how often one forward pass runs it.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from spearhead.model.attention import Segment, build_groups, paged_attention
+from spearhead.model.decoder import Decoder, linear
+from spearhead.model.engine import SequenceEngine
+from spearhead.model.kv_cache import CachedSequence
+from spearhead.model.weights import LinearWeights, ModelWeights
+
+_DEFAULT_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_DEFAULT_CONTEXTS = (128, 512, 1024, 2048, 4096, 8192)
+_SEQUENCES = 4
+_MIN_RUNS = 5
+_MAX_RUNS = 50
+_BUDGET_S = 0.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """One measured operation; see ``KernelLatency`` in the contract.
+
+    Attributes:
+        op: ``linear``, ``attention``, ``head`` or ``overhead``.
+        n: Output features.
+        k: Input features.
+        rank: Sum of the compensators' ranks.
+        rows: Rows in the batch; for attention, new rows of one sequence.
+        context: Tokens of a sequence before its new rows (attention).
+        calls_per_forward: Times that one forward pass runs it.
+        median_us: Of one call.
+    """
+
+    op: str
+    n: int = 0
+    k: int = 0
+    rank: int = 0
+    rows: int
+    context: int = 0
+    calls_per_forward: int
+    median_us: float
+
+
+@torch.inference_mode()
+def profile_engine(
+    engine: SequenceEngine, variant: str, rows: Sequence[int] = (), contexts: Sequence[int] = ()
+) -> list[Latency]:
+    """Measures one variant; call it when no sequence is being computed.
+
+    Args:
+        engine: Its decoder and weights are used; live sequences are not touched.
+        variant: Weights to measure.
+        rows: Row counts; empty = a default list.
+        contexts: Context lengths in tokens; empty = a default list up to the engine's limit.
+    """
+    decoder, weights = engine.decoder, engine.variants[variant]
+    row_counts = sorted(set(rows or _DEFAULT_ROWS))
+    longest = engine.context_length - row_counts[-1]
+    lengths = sorted({c for c in contexts or _DEFAULT_CONTEXTS if c <= longest} or {max(longest, 1)})
+    entries = [*_linears(weights, row_counts), *_heads(weights, row_counts)]
+    entries += _attentions(decoder, sorted({1, *row_counts}), lengths)
+    return [*entries, *_overheads(engine, variant, entries, row_counts)]
+
+
+def _linears(weights: ModelWeights, row_counts: Sequence[int]) -> Iterator[Latency]:
+    kinds: dict[tuple[int, int, int], list[LinearWeights]] = {}
+    for layer in weights.layers:
+        for part in (layer.qkv, layer.output, layer.gate_up, layer.down):
+            rank = sum(placed.a.shape[0] for placed in part.compensators)
+            kinds.setdefault((*part.weight.shape, rank), []).append(part)
+    for (n, k, rank), parts in kinds.items():
+        for rows in row_counts:
+            x = torch.randn(rows, k).to(parts[0].weight)
+            # Every layer's own weights in turn, so that no cache holds what a real step would have to read.
+            median_us = _median_us([partial(linear, x, part) for part in parts])
+            yield Latency(
+                op="linear", n=n, k=k, rank=rank, rows=rows, calls_per_forward=len(parts), median_us=median_us
+            )
+
+
+def _heads(weights: ModelWeights, row_counts: Sequence[int]) -> Iterator[Latency]:
+    n, k = weights.head.weight.shape
+    for rows in row_counts:
+        x = torch.randn(rows, k).to(weights.head.weight)
+        median_us = _median_us([partial(linear, x, weights.head)])
+        yield Latency(op="head", n=n, k=k, rows=rows, calls_per_forward=1, median_us=median_us)
+
+
+def _attentions(decoder: Decoder, row_counts: Sequence[int], contexts: Sequence[int]) -> Iterator[Latency]:
+    """The marginal time of one more sequence in a step; what a step pays once is part of the overhead."""
+    layers = decoder.config.layer_count
+    for context in contexts:
+        for rows in row_counts:
+            one, several = (_median_us(_attention_calls(decoder, rows, context, n)) for n in (1, _SEQUENCES))
+            marginal_us = max((several - one) / (_SEQUENCES - 1), 0.0)
+            yield Latency(
+                op="attention", rows=rows, context=context, calls_per_forward=layers, median_us=marginal_us
+            )
+
+
+def _attention_calls(decoder: Decoder, rows: int, context: int, sequences: int) -> list[Callable[[], object]]:
+    """One call a layer: ``rows`` new tokens after ``context`` cached ones in each of some sequences."""
+    config, storage = decoder.config, decoder.storage
+    size = storage.page_size
+    page_count = storage.keys[0].shape[0] // size
+    pages = [page % page_count for page in range(-(-(context + rows) // size))]
+    query = torch.randn(rows * sequences, config.head_count, config.head_dim)
+    groups = build_groups(
+        [Segment(pages=pages, start=context, count=rows)] * sequences,
+        page_size=size,
+        heads_per_kv_head=config.head_count // config.kv_head_count,
+        row_block=decoder.row_blocks.attention,
+        windows=frozenset({None}),
+        device=query.device,
+    )
+
+    def attend(layer: int) -> None:
+        for group in groups:
+            paged_attention(query, storage.keys[layer], storage.values[layer], group, None, size)
+
+    return [partial(attend, layer) for layer in range(config.layer_count)]
+
+
+def _overheads(
+    engine: SequenceEngine, variant: str, entries: Sequence[Latency], row_counts: Sequence[int]
+) -> Iterator[Latency]:
+    """What a whole forward pass takes beyond the sum of its measured parts, at a short context."""
+    shortest = min(entry.context for entry in entries if entry.op == "attention")
+    attention_us = sum(
+        entry.median_us * entry.calls_per_forward
+        for entry in entries
+        if entry.op == "attention" and (entry.rows, entry.context) == (1, shortest)
+    )
+    for rows in row_counts:
+        if rows > engine.pages.free_page_count:
+            continue
+        parts_us = attention_us * rows + sum(
+            entry.median_us * entry.calls_per_forward
+            for entry in entries
+            if entry.op != "attention" and entry.rows == rows
+        )
+        overhead_us = max(_whole_pass_us(engine, variant, rows) - parts_us, 0.0)
+        yield Latency(op="overhead", rows=rows, calls_per_forward=1, median_us=overhead_us)
+
+
+def _whole_pass_us(engine: SequenceEngine, variant: str, rows: int) -> float:
+    """A forward pass over one token of each of ``rows`` sequences, on pages of their own."""
+    sequences = [CachedSequence(variant=variant) for _ in range(rows)]
+    try:
+        for sequence in sequences:
+            engine.pages.extend(sequence, [0])
+        segments = [Segment(pages=sequence.pages, start=0, count=1) for sequence in sequences]
+        weights = engine.variants[variant]
+        return _median_us([lambda: engine.decoder.forward(weights, segments, [0] * rows, range(rows))])
+    finally:
+        for sequence in sequences:
+            engine.pages.release(sequence)
+
+
+def _median_us(calls: Sequence[Callable[[], object]]) -> float:
+    """Median time of one call over several rounds through ``calls``; the first round warms up."""
+    for call in calls[:2]:
+        call()
+    times: list[int] = []
+    deadline = time.perf_counter() + _BUDGET_S
+    while len(times) < _MIN_RUNS or (time.perf_counter() < deadline and len(times) < _MAX_RUNS):
+        call = calls[len(times) % len(calls)]
+        started = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - started)
+    return statistics.median(times) / 1e3

@@ -1,0 +1,64 @@
+"""Configuration that both model services share: which model, on what, with how much cache."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Section ``[model]``.
+
+    Attributes:
+        path: Folder, ``.gguf`` file, or hub id of the checkpoint.
+        revision: Hub revision; empty = the default one.
+        name: Name to report; empty = the last part of ``path``.
+        dtype: Compute type; ``auto`` = bfloat16 where the processor has it in hardware, else float32.
+        device: Such as ``cpu``.
+        threads: Processor threads for the model; 0 = all.
+        context_length: Longest sequence in tokens; 0 = the model's own limit.
+        allow_batch_variance: Start although results depend on the batch on this machine. Output may then
+            differ between runs; the service reports it.
+    """
+
+    path: str = ""
+    revision: str = ""
+    name: str = ""
+    dtype: str = "auto"
+    device: str = "cpu"
+    threads: int = 0
+    context_length: int = 0
+    allow_batch_variance: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
+        if self.threads < 0 or self.context_length < 0:
+            raise ValueError("threads and context_length must not be negative")
+
+    @property
+    def display_name(self) -> str:
+        """What to call the model."""
+        return self.name or Path(self.path).name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvCacheSettings:
+    """Section ``[kv_cache]``.
+
+    Attributes:
+        page_size: Tokens a page; a power of two from 16 to 256.
+        memory_mib: Memory for KV pages, MiB. Used when ``page_count`` is 0.
+        page_count: Pages in all; 0 = as many as fit in ``memory_mib``.
+    """
+
+    page_size: int = 16
+    memory_mib: int = 1024
+    page_count: int = 0
+
+    def __post_init__(self) -> None:
+        if self.page_size not in (16, 32, 64, 128, 256):
+            raise ValueError(f"page_size is {self.page_size}; it must be 16, 32, 64, 128 or 256")
+        if self.memory_mib < 1 or self.page_count < 0:
+            raise ValueError("memory_mib must be at least 1 and page_count not negative")

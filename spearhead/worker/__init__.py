@@ -1,0 +1,1 @@
+"""What both model services are made of: the model thread, wire conversion, spans and metrics."""

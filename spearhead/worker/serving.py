@@ -1,0 +1,70 @@
+"""The life of a model service: listen, load, serve, drain."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from spearhead.rpc import EndpointConfig, Server, run_until_signal
+from spearhead.telemetry import Telemetry, TelemetryConfig
+from spearhead.worker.model_thread import ModelThread
+
+_log = logging.getLogger("spearhead.worker")
+
+
+class WorkerServicer(Protocol):
+    """What a worker's servicer offers to its process."""
+
+    def end_streams(self) -> None:
+        """Ends every stream after the message it is computing."""
+
+
+Servicer = TypeVar("Servicer", bound=WorkerServicer)
+
+
+async def serve_worker(
+    process: str,
+    service: str,
+    *,
+    server_config: EndpointConfig,
+    telemetry_config: TelemetryConfig,
+    stuck_after_s: float,
+    make_servicer: Callable[[ModelThread, Telemetry], Servicer],
+    register: Callable[[Servicer, Any], None],
+    load: Callable[[Servicer], None],
+) -> None:
+    """Runs a worker until a signal ends it.
+
+    The port opens first, so that probes can tell loading from broken; calls get NotReady until ``load``,
+    which runs on the model thread, has attached the model.
+
+    Raises:
+        StartupError: The configuration or the checkpoint cannot be used.
+    """
+    telemetry = Telemetry.start(process, telemetry_config)
+    thread = ModelThread(process)
+    try:
+        server = Server(server_config, service_names=[service], telemetry=telemetry)
+        servicer = make_servicer(thread, telemetry)
+        register(servicer, server.grpc_server)
+        await server.start()
+        serving = asyncio.create_task(run_until_signal(server, on_drain=_ender(servicer)))
+        loading = asyncio.create_task(thread.run(lambda: load(servicer)))
+        await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            loading.result()
+            server.health.watch_heartbeat(lambda: thread.last_progress_s, lambda: thread.busy, stuck_after_s)
+            server.health.set_started()
+            server.health.set_ready(True)
+            _log.info("ready")
+        await serving
+    finally:
+        telemetry.shutdown()
+        thread.close()
+
+
+def _ender(servicer: WorkerServicer) -> Callable[[], Any]:
+    async def end() -> None:
+        servicer.end_streams()
+
+    return end

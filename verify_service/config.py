@@ -1,0 +1,53 @@
+"""Configuration of the verify service."""
+
+from dataclasses import dataclass, field
+
+from spearhead.model.settings import KvCacheSettings, ModelSettings
+from spearhead.rpc import EndpointConfig
+from spearhead.telemetry import TelemetryConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantSettings:
+    """Section ``[variants]``: which weights are held, and which one serves first.
+
+    Attributes:
+        hold: ``fp16``, ``w4``, ``w4+ec``; ``auto`` = all that the checkpoint offers.
+        serve: The variant that serves first; ``auto`` = the best of ``w4+ec``, ``w4``, ``fp16`` that is held.
+        quantization: Scheme for 4-bit weights made at load from a full-precision checkpoint, such as
+            ``group32``; empty = none.
+        full_precision: Checkpoint of the full-precision weights beside a quantised one; empty = the source
+            that the quantised checkpoint names, if it can be opened.
+    """
+
+    hold: tuple[str, ...] = ("auto",)
+    serve: str = "auto"
+    quantization: str = ""
+    full_precision: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyConfig:
+    """The whole configuration file.
+
+    Attributes:
+        model: The target model.
+        variants: Its weights.
+        kv_cache: Its cache.
+        server: Where to listen.
+        telemetry: Traces, metrics, logs.
+        stuck_after_s: Liveness fails when a step runs longer than this many seconds.
+    """
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    variants: VariantSettings = field(default_factory=VariantSettings)
+    kv_cache: KvCacheSettings = field(default_factory=KvCacheSettings)
+    server: EndpointConfig = field(default_factory=lambda: EndpointConfig(listen="127.0.0.1:50052"))
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    stuck_after_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if not self.model.path:
+            raise ValueError("model.path is empty; name a folder, a .gguf file or a hub id")
+        if self.stuck_after_s <= 0:
+            raise ValueError(f"stuck_after_s is {self.stuck_after_s}; it must be positive")

@@ -1,0 +1,66 @@
+"""From the configuration to a verifier: opens checkpoints, picks variants, loads them."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+
+from spearhead.errors import ConfigError
+from spearhead.model.checkpoint import load_variants, offered_variants, open_checkpoint
+from spearhead.model.loading import LoadedModel, build_engine, compute_device, compute_dtype, load_tokenizer
+from spearhead.model.quantization import QuantizationScheme
+from verify_service.config import VariantSettings, VerifyConfig
+
+
+def load(config: VerifyConfig) -> tuple[LoadedModel, str]:
+    """Loads the target model; seconds to minutes.
+
+    Returns:
+        The model, and the name of the variant that serves first.
+
+    Raises:
+        CheckpointError, ConfigError: See the functions that it calls.
+    """
+    settings, wanted = config.model, config.variants
+    scheme = QuantizationScheme.parse(wanted.quantization) if wanted.quantization else None
+    with ExitStack() as stack:
+        checkpoint = stack.enter_context(closing(open_checkpoint(settings.path, settings.revision or None)))
+        full_precision = None
+        if wanted.full_precision:
+            full_precision = stack.enter_context(closing(open_checkpoint(wanted.full_precision)))
+        offered = offered_variants(checkpoint, quantization=scheme, full_precision=full_precision)
+        held = offered if wanted.hold == ("auto",) else wanted.hold
+        serve = choose_served(wanted, held)
+        tokenizer = load_tokenizer(checkpoint.path, checkpoint.config)
+        variants = load_variants(
+            checkpoint,
+            variants=held,
+            dtype=compute_dtype(settings),
+            device=compute_device(settings),
+            quantization=scheme,
+            full_precision=full_precision,
+        )
+        engine, invariant = build_engine(checkpoint.config, variants, tokenizer, settings, config.kv_cache)
+        model = LoadedModel(
+            engine=engine,
+            name=settings.display_name,
+            revision=checkpoint.revision,
+            tokenizer_hash=tokenizer.hash,
+            eos_token_ids=checkpoint.config.eos_token_ids,
+            dtype=str(compute_dtype(settings)).removeprefix("torch."),
+            weight_dtype=checkpoint.weight_dtype,
+            device=settings.device,
+            batch_invariant=invariant,
+        )
+    return model, serve
+
+
+def choose_served(wanted: VariantSettings, held: Sequence[str]) -> str:
+    """The variant that serves first.
+
+    Raises:
+        ConfigError: ``serve`` is not among the variants held.
+    """
+    if wanted.serve == "auto":
+        return next(name for name in ("w4+ec", "w4", "fp16") if name in held)
+    if wanted.serve not in held:
+        raise ConfigError(f"variants.serve is {wanted.serve!r}; held are {', '.join(held)}")
+    return wanted.serve

@@ -1,0 +1,163 @@
+"""Verification: advance every sequence, sample at each position, accept the drafts that agree.
+
+A draft is accepted iff it equals what the target samples at its position with the shared noise. So the
+emitted tokens are the target's own samples, whoever drafted, and however many were drafted.
+"""
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spearhead.model.engine import Advance, Advanced, Failure, FailureReason, SequenceEngine
+from spearhead.model.sampling import Logprobs, SamplingParameters, logprobs, sample
+
+FULL_PRECISION = "fp16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyItem:
+    """New tokens of one sequence; see ``StepItem`` in the contract.
+
+    Attributes:
+        key: The sequence.
+        epoch: Restarts of the sequence so far.
+        committed_length: Tokens whose KV must be held.
+        token_ids: Tokens from there on; the last ``draft_count`` are drafts.
+        draft_count: Drafts among ``token_ids``.
+        max_compute_tokens: Bound on tokens computed now; ``None`` = all.
+        sampling: How to sample; ``None`` = compute KV only.
+        full_precision: Verify with the full-precision weights whatever variant serves.
+        logprob_count: Alternatives to report; ``None`` = no log-probabilities.
+    """
+
+    key: Hashable
+    epoch: int
+    committed_length: int
+    token_ids: Sequence[int]
+    draft_count: int
+    max_compute_tokens: int | None
+    sampling: SamplingParameters | None
+    full_precision: bool
+    logprob_count: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What the target made of an item.
+
+    Attributes:
+        computed_length: Tokens whose KV is valid now.
+        cached_token_count: Of these, taken from the prefix cache by this step.
+        emitted: Accepted drafts, then the target's next token; empty when nothing was sampled.
+        logprobs: One for each emitted token, when asked for.
+        margin: Smallest gap between the two best logits among the emitted tokens.
+    """
+
+    computed_length: int
+    cached_token_count: int
+    emitted: tuple[int, ...] = ()
+    logprobs: tuple[Logprobs, ...] = ()
+    margin: float | None = None
+
+    @property
+    def accepted_count(self) -> int:
+        """Drafts accepted."""
+        return max(len(self.emitted) - 1, 0)
+
+
+class Verifier:
+    """Owns the engine and the choice of the served variant; used from the model thread.
+
+    Args:
+        engine: Sequences and weights.
+        variant: Served first.
+    """
+
+    def __init__(self, engine: SequenceEngine, variant: str) -> None:
+        self.engine = engine
+        self._variant = variant
+
+    @property
+    def variant(self) -> str:
+        """The weights that serve items of default precision."""
+        return self._variant
+
+    def set_variant(self, variant: str) -> None:
+        """Serves ``variant`` from the next step on.
+
+        KV of another variant is never used: the next item of each running sequence gets a cache miss and
+        its caller prefills again, as if the new variant had computed everything.
+        """
+        self._variant = variant
+
+    def step(
+        self, items: Sequence[VerifyItem], released: Sequence[Hashable] = ()
+    ) -> tuple[list[Verified | Failure], int]:
+        """Computes one step.
+
+        Returns:
+            One outcome an item, in order, and the nanoseconds spent on sampling and acceptance.
+        """
+        self.engine.release_where(released)
+        advanced = self.engine.advance([self._to_advance(item) for item in items])
+        started = time.perf_counter_ns()
+        outcomes = [self._accept(item, outcome) for item, outcome in zip(items, advanced, strict=True)]
+        return outcomes, time.perf_counter_ns() - started
+
+    def _to_advance(self, item: VerifyItem) -> Advance:
+        return Advance(
+            key=item.key,
+            epoch=item.epoch,
+            committed_length=item.committed_length,
+            token_ids=item.token_ids,
+            logit_count=0 if item.sampling is None else item.draft_count + 1,
+            max_compute_tokens=item.max_compute_tokens,
+            variant=FULL_PRECISION if item.full_precision else self._variant,
+        )
+
+    def _accept(self, item: VerifyItem, advanced: Advanced | Failure) -> Verified | Failure:
+        if isinstance(advanced, Failure):
+            return advanced
+        if item.sampling is None or not len(advanced.logits):
+            self.engine.keep(item.key, advanced.computed_length, publish=True)
+            return Verified(
+                computed_length=advanced.computed_length, cached_token_count=advanced.cached_token_count
+            )
+        tokens = self.engine.tokens(item.key)
+        known = len(tokens) - item.draft_count
+        emitted: list[int] = []
+        details: list[Logprobs] = []
+        margin = float("inf")
+        for index in range(item.draft_count + 1):
+            row = advanced.logits[index]
+            drawn = sample(row, item.sampling, tokens[: known + index])
+            if not drawn.finite:
+                self.engine.keep(item.key, item.committed_length, publish=False)
+                return _non_finite(known + index, row)
+            emitted.append(drawn.token_id)
+            margin = min(margin, drawn.margin)
+            if item.logprob_count is not None:
+                details.append(logprobs(row, drawn.token_id, item.logprob_count))
+            if index == item.draft_count or tokens[known + index] != drawn.token_id:
+                break
+        computed = known + len(emitted) - 1
+        self.engine.keep(item.key, computed, publish=True)
+        return Verified(
+            computed_length=computed,
+            cached_token_count=advanced.cached_token_count,
+            emitted=tuple(emitted),
+            logprobs=tuple(details),
+            margin=margin,
+        )
+
+
+def _non_finite(position: int, row: npt.NDArray[np.float32]) -> Failure:
+    bad = int((~np.isfinite(row)).sum())
+    return Failure(
+        reason=FailureReason.NON_FINITE,
+        message=f"{bad} of {len(row)} logits at position {position} are NaN or infinite; the weights or the "
+        "compute type do not fit this input, try model.dtype = 'float32'",
+    )
