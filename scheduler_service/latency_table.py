@@ -165,13 +165,9 @@ class LatencyTable:
             raise ConfigError("the latency table has no draft measurements; run `spearhead profile` again")
         cost = self.draft.cost
         first = cost.predict_s(sum(rows for rows, _ in sequences), sequences, len(sequences))
-        later = sum(
-            cost.predict_s(
-                len(sequences), [(1, context + rows + i) for rows, context in sequences], len(sequences)
-            )
-            for i in range(draft_token_count - 1)
-        )
-        return first + later
+        # The few tokens that the contexts grow by are not worth another look-up.
+        later = cost.predict_s(len(sequences), [(1, context) for _, context in sequences], len(sequences))
+        return first + (draft_token_count - 1) * later
 
     def save(self, path: Path) -> None:
         """Writes ``path`` in one piece: a reader sees the old file or the new one.
@@ -246,12 +242,13 @@ class OnlineCorrection:
         """Takes one step into account.
 
         Args:
-            predicted_s: Prediction of the bare table, not corrected; ignored when 0.
-            measured_s: What the step took.
+            predicted_s: What was predicted with this ratio applied; ignored when 0.
+            measured_s: What it took.
         """
         if predicted_s <= 0:
             return
-        sample = min(max(measured_s / predicted_s, 1 / self._limit), self._limit)
+        sample = self._ratio * measured_s / predicted_s
+        sample = min(max(sample, 1 / self._limit), self._limit)
         self._ratio += self._weight * (sample - self._ratio)
 
 

@@ -4,151 +4,45 @@ There is no prefill phase and no decode phase. A sequence has tokens that the ta
 says how many of them it computes in this step and how many drafts are verified with them.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import partial
+from itertools import repeat
 
+import numpy as np
+
+from scheduler_service.decode_batch import DecodeBatch
+from scheduler_service.draft_choice import (
+    DraftLimits,
+    DraftMenu,
+    DraftOption,
+    WorkerCosts,
+    draft_menu,
+    price,
+)
 from scheduler_service.latency_table import LatencyTable
+from scheduler_service.prefill_choice import Chunk, Clock, Room, by_urgency, choose_chunks, new_pages
+from scheduler_service.step_plan import (
+    BatchView,
+    Correction,
+    Limiting,
+    PlanMemory,
+    PlannedSequence,
+    PolicyConfig,
+    SequenceView,
+    StepPlan,
+)
+from spearhead.errors import ConfigError
 
-PolicyKind = Literal["table", "static", "linear"]
-Limiting = Literal["none", "slo", "tokens", "pages"]
+__all__ = [
+    "BatchView", "Correction", "PlanMemory", "PlannedSequence", "PolicyConfig", "SequenceView", "StepPlan",
+    "plan",
+]  # fmt: skip
 
-
-class SequenceView(NamedTuple):
-    """One running sequence as the policy sees it. A named tuple, for 256 of them are read in a step.
-
-    Attributes:
-        sequence_id: Repeated in the plan.
-        pending_token_count: Tokens that the target has not seen: the rest of the prompt, or 1 when decoding.
-        context_length: Tokens whose KV the target holds.
-        decoding: The prompt is computed and a token was sampled.
-        max_draft_tokens: Most drafts this step (request, server, rest of max_tokens and context); 0 = off.
-        draft_lag: Tokens that the drafter must compute besides the usual one before its first draft.
-        acceptance: Estimated probability that the next draft token is accepted, 0..1.
-        itl_slo_s: Wanted time between tokens; None = no wish.
-        ttft_slo_s: Wanted time to the first token; None = no wish.
-        waited_s: Seconds since arrival.
-        since_last_token_s: Seconds since the last token was committed; 0 before the first.
-        priority: Higher first, -100..100.
-    """
-
-    sequence_id: int
-    pending_token_count: int
-    context_length: int
-    decoding: bool
-    max_draft_tokens: int = 0
-    draft_lag: int = 0
-    acceptance: float = 0.0
-    itl_slo_s: float | None = None
-    ttft_slo_s: float | None = None
-    waited_s: float = 0.0
-    since_last_token_s: float = 0.0
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchView:
-    """Everything a plan depends on, besides the table and the configuration.
-
-    Attributes:
-        sequences: The running ones, in order of admission.
-        draft_available: The drafter is connected and agrees on the vocabulary.
-        page_size: Tokens in a KV page of the target.
-        free_page_count: Pages of the target that could be allocated now.
-        max_step_tokens: Most rows of one target forward pass.
-    """
-
-    sequences: tuple[SequenceView, ...]
-    draft_available: bool
-    page_size: int
-    free_page_count: int
-    max_step_tokens: int
-
-
-class PlannedSequence(NamedTuple):
-    """What one sequence does in the step.
-
-    Attributes:
-        sequence_id: From the view.
-        compute_token_count: Pending tokens to compute, at least 1.
-        draft_token_count: Drafts to ask for and to verify after them; 0 for a prompt chunk.
-    """
-
-    sequence_id: int
-    compute_token_count: int
-    draft_token_count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanMemory:
-    """What the next plan must know of the last one; pass ``StepPlan.memory`` on.
-
-    Attributes:
-        drafting: The last plan asked for drafts (hysteresis).
-        steps_without_prefill: Plans since a waiting prompt made progress.
-    """
-
-    drafting: bool = False
-    steps_without_prefill: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPlan:
-    """The next step.
-
-    Attributes:
-        sequences: Planned ones in order of admission; the others rest for this step. Empty = nothing to do.
-        predicted_s: Predicted duration of draft and verify together; None without a table.
-        predicted_draft_s: Of it, the draft passes; None without a table.
-        expected_token_count: Tokens that the step is expected to commit.
-        limiting: What kept the step from being larger.
-        budget_s: Time that the tightest SLO leaves for this step; None = no SLO.
-        memory: For the next plan.
-    """
-
-    sequences: tuple[PlannedSequence, ...]
-    predicted_s: float | None
-    predicted_draft_s: float | None
-    expected_token_count: float
-    limiting: Limiting
-    budget_s: float | None
-    memory: PlanMemory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
-    """Measured over predicted time, see :class:`scheduler_service.latency_table.OnlineCorrection`."""
-
-    target: float = 1.0
-    draft: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyConfig:
-    """How steps are planned.
-
-    Attributes:
-        kind: ``table`` uses the measured latencies; ``linear`` a straight line fitted to them (baseline);
-            ``static`` a fixed token budget and draft length (baseline, needs no table).
-        static_step_tokens: Token budget of a static step.
-        static_draft_tokens: Draft length of a static step.
-        min_prefill_tokens: Least progress of a waiting prompt when an SLO leaves no room; rounded to pages.
-        max_steps_without_prefill: After so many steps without progress, the least progress is made anyway.
-        draft_margin: Drafting starts when it promises this share more tokens a second than plain decoding,
-            and goes on until it promises fewer.
-        max_draft_lag: A drafter further behind a sequence than this many tokens does not draft for it.
-        aging_s: A waiting prompt gains one point of priority in this time.
-        hop_s: One round trip to a worker beyond its own time, seconds.
-    """
-
-    kind: PolicyKind = "table"
-    static_step_tokens: int = 512
-    static_draft_tokens: int = 3
-    min_prefill_tokens: int = 16
-    max_steps_without_prefill: int = 4
-    draft_margin: float = 0.03
-    max_draft_lag: int = 16
-    aging_s: float = 1.0
-    hop_s: float = 0.0005
+# Makes a planned sequence from an iterable of its fields three times faster than the class itself.
+_planned: Callable[[Iterable[int]], PlannedSequence] = partial(tuple.__new__, PlannedSequence)
+_FRESH = PlanMemory()
+_UNCORRECTED = Correction()
 
 
 def plan(
@@ -156,67 +50,249 @@ def plan(
     table: LatencyTable | None,
     config: PolicyConfig,
     *,
-    memory: PlanMemory = PlanMemory(),
-    correction: Correction = Correction(),
+    memory: PlanMemory = _FRESH,
+    correction: Correction = _UNCORRECTED,
 ) -> StepPlan:
     """Chooses the next step.
 
+    Decoding sequences come first, each with its row. Drafts are then chosen for the most tokens a second
+    within what the tightest SLO leaves, at the prices beside the prompt chunks that fit without drafts; what
+    room is left goes to the most urgent prompts.
+
     Args:
         view: The batch.
-        table: Measured latencies; may be None for ``static``.
+        table: Measured latencies; may be None for ``static``. Without draft measurements only ``static``
+            drafts.
         config: The policy.
         memory: ``memory`` of the last plan.
         correction: Factors on the predictions.
 
     Returns:
-        The step. With ``limiting == "pages"`` and decoding sequences left out, the caller should preempt.
+        The step.
 
     Raises:
         ConfigError: The policy needs a table and there is none.
     """
-    budget = min(view.max_step_tokens, config.static_step_tokens)
-    pages = view.free_page_count
-    planned: dict[int, PlannedSequence] = {}
-    limiting: Limiting = "none"
-    expected = 0.0
-    for sequence in sorted(view.sequences, key=lambda s: not s.decoding):
-        room = min(budget, _room(sequence.context_length, pages, view.page_size))
-        if sequence.decoding:
-            count = sequence.pending_token_count
-            if room < count:
-                limiting = "tokens" if budget < count else "pages"
-                continue
-            drafts = min(sequence.max_draft_tokens, config.static_draft_tokens, room - count)
-            drafts = drafts if view.draft_available else 0
-        else:
-            count, drafts = min(sequence.pending_token_count, room), 0
-            if count < sequence.pending_token_count:
-                count -= count % view.page_size
-                limiting = "tokens" if room == budget else "pages"
-            if count < 1:
-                continue
-        total = count + drafts
-        budget -= total
-        pages -= _pages(sequence.context_length + total, view.page_size) - _pages(
-            sequence.context_length, view.page_size
+    step = _Step.begin(view, _costs(table, config, correction), config, memory)
+    option = step.menu.option(0) if step.menu else None
+    chunks, limiting = step.chunks_beside(option)
+    if option and step.batch.draft_caps.any():
+        drafted = step.choose_drafts(chunks, step.least if chunks or step.due else [], memory)
+        if drafted.rows > option.rows:
+            option = drafted
+            chunks, limiting = step.chunks_beside(option)
+    if step.due and not chunks:
+        chunks = step.least
+    return step.finish(option, chunks, limiting, memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """A step in the making: what is fixed before drafts and chunks are chosen.
+
+    Attributes:
+        view: The whole batch.
+        config: The policy.
+        costs: Cost models; None without a table.
+        batch: Decoding sequences of the step.
+        menu: Draft lengths for them; None without decoding sequences.
+        left_out: What kept other decoding sequences out of the step.
+        prompts: Sequences that wait for their prompt, most urgent first.
+        due: Prompts have waited long enough; they make their least progress now.
+        least: The least progress: no chunk or one.
+        max_rows: Rows of the step.
+        page_count: Pages that the decoding sequences need without drafts.
+        budget_s: What the tightest SLO leaves; None = no SLO, or a policy that heeds none.
+    """
+
+    view: BatchView
+    config: PolicyConfig
+    costs: WorkerCosts | None
+    batch: DecodeBatch
+    menu: DraftMenu | None
+    left_out: Limiting
+    prompts: Sequence[SequenceView]
+    due: bool
+    least: list[Chunk]
+    max_rows: int
+    page_count: int
+    budget_s: float | None
+
+    @classmethod
+    def begin(
+        cls, view: BatchView, costs: WorkerCosts | None, config: PolicyConfig, memory: PlanMemory
+    ) -> "_Step":
+        static = config.kind == "static"
+        max_rows = min(view.max_step_tokens, config.static_step_tokens) if static else view.max_step_tokens
+        page_size = view.page_size
+        prompts: Sequence[SequenceView] = [s for s in view.sequences if not s.decoding]
+        decoding = [s for s in view.sequences if s.decoding] if prompts else view.sequences
+        if len(prompts) > 1:
+            prompts = by_urgency(prompts, aging_s=config.aging_s)
+        due = bool(prompts) and memory.steps_without_prefill + 1 >= config.max_steps_without_prefill
+        least_tokens = min(-(-config.min_prefill_tokens // page_size) * page_size, max_rows)
+        reserved = min(least_tokens, prompts[0].pending_token_count) if due else 0
+        draft = view.draft_available and (static or (costs is not None and costs.draft is not None))
+        batch = DecodeBatch.of(decoding, draft=draft, max_draft_lag=config.max_draft_lag)
+        batch, pages, left_out = _fit(batch, view, max_rows - reserved)
+        room = Room(
+            tokens=min(least_tokens, max_rows - batch.count),
+            pages=view.free_page_count - pages,
+            page_size=page_size,
+            granule=min(page_size, max_rows),
         )
-        expected += 1.0
-        planned[sequence.sequence_id] = PlannedSequence(sequence.sequence_id, count, drafts)
-    return StepPlan(
-        sequences=tuple(planned[s.sequence_id] for s in view.sequences if s.sequence_id in planned),
-        predicted_s=None,
-        predicted_draft_s=None,
-        expected_token_count=expected,
-        limiting=limiting,
-        budget_s=None,
-        memory=memory,
+        return cls(
+            view=view,
+            config=config,
+            costs=costs,
+            batch=batch,
+            menu=draft_menu(batch, costs) if batch.count else None,
+            left_out=left_out,
+            prompts=prompts,
+            due=due,
+            least=choose_chunks(prompts[:1], room, None)[0] if prompts else [],
+            max_rows=max_rows,
+            page_count=pages,
+            budget_s=None if static else batch.budget_s,
+        )
+
+    def chunks_beside(self, option: DraftOption | None) -> tuple[list[Chunk], Limiting]:
+        """The largest chunks beside the decoding sequences with these drafts."""
+        if not self.prompts:
+            return [], "none"
+        rows, pages = 0, 0
+        if option:
+            rows = option.rows
+            pages = int(self.batch.pages(option.draft_counts, self.view.page_size).sum())
+        room = Room(
+            tokens=self.max_rows - rows,
+            pages=self.view.free_page_count - pages,
+            page_size=self.view.page_size,
+            granule=min(self.view.page_size, self.max_rows),
+        )
+        clock = None
+        if option and self.costs and self.budget_s is not None:
+            clock = Clock(
+                cost=self.costs.target,
+                factor=self.costs.target_factor,
+                rows=rows,
+                fixed_s=self.costs.target_factor * option.attention_s
+                + self.costs.draft_factor * option.draft_s
+                + self._hops_s(option),
+                budget_s=self.budget_s,
+            )
+        return choose_chunks(self.prompts, room, clock)
+
+    def choose_drafts(
+        self, chunks: Sequence[Chunk], reserved: Sequence[Chunk], memory: PlanMemory
+    ) -> DraftOption:
+        """Drafts when ``chunks`` fit beside no drafts and ``reserved`` must fit beside any."""
+        assert self.menu
+        batch, page_size = self.batch, self.view.page_size
+        reserved_rows = sum(chunk.token_count for chunk in reserved)
+        if self.config.kind == "static" or self.costs is None:
+            room = (self.max_rows - reserved_rows - batch.count) // batch.count
+            wanted = max(min(self.config.static_draft_tokens, room), 0)
+            option = price(batch, self.costs, np.minimum(batch.draft_caps, wanted))
+        else:
+            limits = DraftLimits(
+                max_rows=self.max_rows,
+                budget_s=self.budget_s,
+                other_rows=sum(chunk.token_count for chunk in chunks),
+                least_rows=reserved_rows,
+                least_s=self._attention_s(reserved),
+                ended=sum(chunk.last for chunk in chunks),
+                gain=1.0 if memory.drafting else 1.0 + self.config.draft_margin,
+            )
+            option = self.menu.option(self.menu.best(self.costs, limits))
+        pages = int(batch.pages(option.draft_counts, page_size).sum())
+        reserved_pages = sum(new_pages(c.context_length, c.token_count, page_size) for c in reserved)
+        if pages + reserved_pages > max(self.view.free_page_count, self.page_count + reserved_pages):
+            within = np.minimum(option.draft_counts, batch.draft_room(page_size))
+            option = price(batch, self.costs, within)
+        return option
+
+    def finish(
+        self, option: DraftOption | None, chunks: Sequence[Chunk], limiting: Limiting, memory: PlanMemory
+    ) -> StepPlan:
+        """The plan with its predictions."""
+        planned: list[PlannedSequence] = []
+        if option:
+            decoded = zip(self.batch.sequence_ids, repeat(1), option.draft_counts.tolist(), strict=False)
+            planned += map(_planned, decoded)
+        planned += [PlannedSequence(chunk.sequence_id, chunk.token_count, 0) for chunk in chunks]
+        ended = sum(chunk.last for chunk in chunks)
+        verify_s = draft_s = step_s = None
+        if self.costs is not None and planned:
+            verify_s = self._verify_s(option, chunks)
+            draft_s = self.costs.draft_factor * option.draft_s if option else 0.0
+            step_s = verify_s + draft_s + self._hops_s(option)
+        if self.left_out != "none":
+            limiting = self.left_out
+        elif limiting == "none" and step_s and self.budget_s is not None and step_s > self.budget_s:
+            limiting = "slo"
+        return StepPlan(
+            sequences=tuple(planned),
+            predicted_s=step_s,
+            predicted_verify_s=verify_s,
+            predicted_draft_s=draft_s,
+            expected_token_count=(option.expected_tokens if option else 0.0) + ended,
+            limiting=limiting,
+            budget_s=self.budget_s,
+            memory=PlanMemory(
+                drafting=option.rows > self.batch.count if option else memory.drafting,
+                steps_without_prefill=memory.steps_without_prefill + 1 if self.prompts and not chunks else 0,
+            ),
+        )
+
+    def _verify_s(self, option: DraftOption | None, chunks: Sequence[Chunk]) -> float:
+        assert self.costs
+        cost = self.costs.target
+        verified = option.rows if option else 0
+        rows = verified + sum(chunk.token_count for chunk in chunks)
+        sampled = verified + sum(chunk.last for chunk in chunks)
+        attention_s = (option.attention_s if option else 0.0) + self._attention_s(chunks)
+        return self.costs.target_factor * (cost.forward.at(rows) + cost.head.at(sampled) + attention_s)
+
+    def _attention_s(self, chunks: Sequence[Chunk]) -> float:
+        assert self.costs
+        return sum(self.costs.target.attention(c.token_count, c.context_length) for c in chunks)
+
+    def _hops_s(self, option: DraftOption | None) -> float:
+        drafting = option is not None and option.rows > self.batch.count
+        return self.config.hop_s * (2 if drafting else 1)
+
+
+def _costs(table: LatencyTable | None, config: PolicyConfig, correction: Correction) -> WorkerCosts | None:
+    if table is None:
+        if config.kind == "static":
+            return None
+        raise ConfigError(
+            f"policy.kind is {config.kind!r} and there is no latency table; "
+            'run `spearhead profile`, or set policy.kind = "static"'
+        )
+    linear = config.kind == "linear"
+    draft = table.draft
+    return WorkerCosts(
+        target=table.target.linear_cost if linear else table.target.cost,
+        draft=None if draft is None else draft.linear_cost if linear else draft.cost,
+        target_factor=correction.target,
+        draft_factor=correction.draft,
+        hop_s=config.hop_s,
     )
 
 
-def _pages(tokens: int, page_size: int) -> int:
-    return -(-tokens // page_size)
-
-
-def _room(context_length: int, pages: int, page_size: int) -> int:
-    """Tokens that fit behind ``context_length`` into its last page and ``pages`` more."""
-    return (_pages(context_length, page_size) + pages) * page_size - context_length
+def _fit(batch: DecodeBatch, view: BatchView, max_rows: int) -> tuple[DecodeBatch, int, Limiting]:
+    """The decoding sequences that fit, the pages they need, and what kept others out."""
+    left_out: Limiting = "none"
+    if batch.count > max_rows:
+        # The longest unserved go first, so that none waits for ever.
+        order = np.argsort(-np.array(batch.unserved_s), kind="stable")
+        batch, left_out = batch.select(np.sort(order[:max_rows])), "tokens"
+    pages = batch.pages(0, view.page_size)
+    count = int(pages.sum())
+    if count > view.free_page_count:
+        fits = (pages == 0) | (pages.cumsum() <= view.free_page_count)
+        batch, left_out = batch.select(fits.nonzero()[0]), "pages"
+        count = view.free_page_count
+    return batch, count, left_out

@@ -10,8 +10,7 @@ the last point they go on with the last slope; below the first they are flat.
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from spearhead.errors import ConfigError
 Floats = npt.NDArray[np.float64]
 
 FAR = float(1 << 24)  # A node so far out that "beyond it" never happens; holds the extrapolation.
+FEW_ROWS = 17  # A committed token and the most drafts that the contract allows.
 OPS = ("linear", "attention", "head", "overhead")
 
 
@@ -60,28 +60,32 @@ class Latency(Protocol):
         """Median time of one call, microseconds."""
 
 
-@dataclass(frozen=True, slots=True)
 class Curve:
     """A monotone piecewise linear function of the number of rows.
 
-    Attributes:
+    Args:
         nodes: Row counts, rising; the last is ``FAR``.
         seconds: Time at each node.
     """
 
-    nodes: tuple[float, ...]
-    seconds: tuple[float, ...]
+    def __init__(self, nodes: Floats, seconds: Floats) -> None:
+        self.nodes = nodes
+        self.seconds = seconds
+        # Lists answer single look-ups ten times faster than arrays.
+        self._nodes: list[float] = nodes.tolist()
+        self._seconds: list[float] = seconds.tolist()
 
     def at(self, rows: float) -> float:
         """Seconds for ``rows``; 0 for no rows."""
         if rows <= 0:
             return 0.0
-        nodes, seconds = self.nodes, self.seconds
-        if rows <= nodes[0]:
-            return seconds[0]
-        i = min(bisect_right(nodes, rows), len(nodes) - 1)
-        share = (rows - nodes[i - 1]) / (nodes[i] - nodes[i - 1])
-        return seconds[i - 1] + share * (seconds[i] - seconds[i - 1])
+        i, share = _locate(self._nodes, rows)
+        low = self._seconds[i]
+        return low + share * (self._seconds[i + 1] - low)
+
+    def at_each(self, rows: npt.NDArray[Any]) -> Floats:
+        """Seconds for each entry of ``rows``, same shape; 0 for no rows."""
+        return np.where(rows > 0, np.interp(rows, self.nodes, self.seconds), 0.0)
 
 
 class StepCost:
@@ -93,6 +97,10 @@ class StepCost:
         attention_rows: Row counts of the attention surface, rising.
         attention_contexts: Context lengths of the attention surface, rising.
         attention_s: The surface, shape (rows, contexts), seconds for one sequence in all layers.
+
+    Attributes:
+        few_rows_attention_s: The surface at 1..``FEW_ROWS`` rows, shape (FEW_ROWS, contexts): a decoding
+            sequence with its drafts.
     """
 
     def __init__(
@@ -106,11 +114,12 @@ class StepCost:
         self.forward = forward
         self.head = head
         self.attention_contexts = attention_contexts
+        self._attention_rows = attention_rows
+        self._attention_s = attention_s
         self._rows: list[float] = attention_rows.tolist()
         self._contexts: list[float] = attention_contexts.tolist()
         self._surface: list[list[float]] = attention_s.tolist()
-        self._attention_rows = attention_rows
-        self._attention_s = attention_s
+        self.few_rows_attention_s = self._lines(FEW_ROWS)
 
     def attention(self, rows: int, context: int) -> float:
         """Seconds of attention, all layers, for one sequence.
@@ -125,12 +134,6 @@ class StepCost:
         at_low = low[j] + v * (low[j + 1] - low[j])
         at_high = high[j] + v * (high[j + 1] - high[j])
         return at_low + u * (at_high - at_low)
-
-    def attention_by_rows(self, rows: int) -> Floats:
-        """The surface at 1..``rows`` rows: seconds, shape (rows, contexts)."""
-        wanted = np.arange(1, rows + 1, dtype=np.float64)
-        columns = [np.interp(wanted, self._attention_rows, column) for column in self._attention_s.T]
-        return np.stack(columns, axis=1)
 
     def predict_s(self, rows: int, attention: Iterable[tuple[int, int]], sampled_rows: int) -> float:
         """Seconds of one forward pass.
@@ -147,18 +150,20 @@ class StepCost:
         )
 
     def linear_fit(self) -> "StepCost":
-        """The same costs forced into ``a + b * rows + c * rows * context``: the baseline policy.
+        """The same costs forced into ``a + b * rows + c * rows * context``: the baseline policy."""
+        rows, contexts = self._attention_rows[:-1], self.attention_contexts[:-1]
+        # Attention of a chunk of r rows behind c tokens looks at c + r / 2 tokens on average.
+        looked_at = np.outer(rows, contexts) + (rows**2)[:, None] / 2
+        measured = self._attention_s[:-1, :-1]
+        slope = float((looked_at * measured).sum()) / max(float((looked_at**2).sum()), 1e-30)
+        nodes = np.append(rows, FAR), np.append(contexts, FAR)
+        surface = slope * (np.outer(*nodes) + (nodes[0] ** 2)[:, None] / 2)
+        return StepCost(_fit(self.forward), _fit(self.head), *nodes, surface)
 
-        Each curve becomes the least-squares line through its measured points, not below zero anywhere.
-        """
-        contexts = self.attention_contexts[:-1]
-        rows = self._attention_rows[:-1]
-        product = np.outer(rows, contexts + rows.mean()).ravel()
-        measured = self._attention_s[:-1, :-1].ravel()
-        slope = float(product @ measured) / max(float(product @ product), 1e-30)
-        far_rows, far_contexts = np.array([0.0, FAR]), np.array([0.0, FAR])
-        surface = slope * np.outer(far_rows, far_contexts + rows.mean())
-        return StepCost(_fit(self.forward), _fit(self.head), far_rows, far_contexts, surface)
+    def _lines(self, rows: int) -> Floats:
+        wanted = np.arange(1, rows + 1, dtype=np.float64)
+        columns = [np.interp(wanted, self._attention_rows, column) for column in self._attention_s.T]
+        return np.stack(columns, axis=1)
 
 
 def compile_cost(latencies: Sequence[Latency]) -> StepCost:
@@ -202,13 +207,13 @@ def _check(entry: Latency) -> None:
 def _curve(groups: Sequence[dict[tuple[int, int], float]]) -> Curve:
     nodes = sorted({rows for points in groups for rows, _ in points})
     if not nodes:
-        return Curve((1.0, FAR), (0.0, 0.0))
+        return Curve(np.array([1.0, FAR]), np.zeros(2))
     grid = np.array([*nodes, FAR])
     total = np.zeros(len(grid))
     for points in groups:
         own = sorted((rows, seconds) for (rows, _), seconds in points.items())
         total += _interpolate(grid, [rows for rows, _ in own], [seconds for _, seconds in own])
-    return Curve(tuple(grid.tolist()), tuple(total.tolist()))
+    return Curve(grid, total)
 
 
 def _surface(groups: Sequence[dict[tuple[int, int], float]]) -> tuple[Floats, Floats, Floats]:
@@ -240,15 +245,16 @@ def _locate(nodes: Sequence[float], value: float) -> tuple[int, float]:
     """Segment and position in it; flat below the first node."""
     if value <= nodes[0]:
         return 0, 0.0
-    i = min(bisect_right(nodes, value), len(nodes) - 1) - 1
+    i = bisect_right(nodes, value, 1, len(nodes) - 1) - 1
     return i, (value - nodes[i]) / (nodes[i + 1] - nodes[i])
 
 
 def _fit(curve: Curve) -> Curve:
-    nodes, seconds = np.array(curve.nodes[:-1]), np.array(curve.seconds[:-1])
+    """The least-squares line through the measured points, rising and nowhere below zero."""
+    nodes, seconds = curve.nodes[:-1], curve.seconds[:-1]
     if len(nodes) == 1:
         return curve
     slope, start = np.polyfit(nodes, seconds, 1)
     slope = max(float(slope), 0.0)
     start = max(float(start) + slope, 0.0)
-    return Curve((1.0, FAR), (start, start + slope * (FAR - 1.0)))
+    return Curve(np.array([1.0, FAR]), np.array([start, start + slope * (FAR - 1.0)]))
