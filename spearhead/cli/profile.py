@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import grpc
 from scheduler_service.latency_table import LatencyTable, ModelProfile
 from spearhead.cli.supervisor import Supervisor
 from spearhead.cli.up import add_stack_options, print_line, stack_options_from
-from spearhead.errors import ConfigError
+from spearhead.errors import ConfigError, InvalidRequest
 from spearhead.rpc import TargetConfig, create_channel, error_from_rpc
 from spearhead.v1 import draft_pb2, draft_pb2_grpc, verify_pb2, verify_pb2_grpc
 
@@ -67,20 +68,21 @@ async def _profile(
     verify: TargetConfig, draft: TargetConfig | None, arguments: argparse.Namespace
 ) -> LatencyTable:
     shapes = {"rows": arguments.rows, "contexts": arguments.contexts}
-    target = await _ask(
-        verify, verify_pb2_grpc.VerifyServiceStub, verify_pb2.VerifyServiceProfileKernelsRequest(**shapes)
-    )
+    request = verify_pb2.VerifyServiceProfileKernelsRequest(**shapes)
+    target = await _ask(verify, verify_pb2_grpc.VerifyServiceStub, request)
     if draft is None:
         return LatencyTable(target=target)
-    return LatencyTable(
-        target=target,
-        draft=await _ask(
+    try:
+        drafter = await _ask(
             draft, draft_pb2_grpc.DraftServiceStub, draft_pb2.DraftServiceProfileKernelsRequest(**shapes)
-        ),
-    )
+        )
+    except InvalidRequest as error:  # a drafter without a model
+        print(f"no measurements of the draft: {error.message}", file=sys.stderr)
+        return LatencyTable(target=target)
+    return LatencyTable(target=target, draft=drafter)
 
 
-async def _ask(target: TargetConfig, stub: Any, request: Any) -> ModelProfile:
+async def _ask(target: TargetConfig, stub: Callable[[grpc.aio.Channel], Any], request: Any) -> ModelProfile:
     print(f"measuring the worker at {target.address}; this takes a while", file=sys.stderr)
     async with create_channel(target) as channel:
         try:

@@ -12,12 +12,12 @@ class ProgressBar:
 
     Args:
         label: What is counted.
-        total: Where it ends.
+        total: Where it ends; may be given later, to :meth:`move_to`.
         unit: Of the counts, such as "MiB".
         stream: Where it is drawn; standard error by default.
     """
 
-    def __init__(self, label: str, total: int, *, unit: str = "", stream: TextIO | None = None) -> None:
+    def __init__(self, label: str, total: int = 1, *, unit: str = "", stream: TextIO | None = None) -> None:
         self._label = label
         self._total = max(total, 1)
         self._unit = f" {unit}" if unit else ""
@@ -30,8 +30,9 @@ class ProgressBar:
         """One more."""
         self.move_to(self._done + 1)
 
-    def move_to(self, done: int) -> None:
-        """So many in all."""
+    def move_to(self, done: int, total: int | None = None) -> None:
+        """So many in all, of ``total``."""
+        self._total = max(total or self._total, 1)
         before, self._done = self._done, min(self._total, done)
         if self._live:
             self._stream.write("\r" + self._line() + ("\n" if self._done == self._total > before else ""))

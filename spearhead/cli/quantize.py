@@ -25,12 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     from spearhead.model.quantization import QuantizationScheme
     from spearhead.quant import QuantizationProgress, quantize_checkpoint
 
-    bar: ProgressBar | None = None
+    bar = ProgressBar("quantizing", unit="MiB")
 
     def on_progress(progress: QuantizationProgress) -> None:
-        nonlocal bar
-        bar = bar or ProgressBar("quantizing", progress.total_bytes >> 20, unit="MiB")
-        bar.move_to(progress.done_bytes >> 20)
+        bar.move_to(progress.done_bytes >> 20, progress.total_bytes >> 20)
 
     report = quantize_checkpoint(
         arguments.source,

@@ -17,6 +17,7 @@ class StackOptions:
 
     Attributes:
         model: The target: a folder, a .gguf file, or a hub id. Empty = the configuration files say it.
+        tokenizer: Local folder or .gguf file with the target's tokenizer; empty = ``model``.
         draft: A model like ``model``; "ngram" or "layer_skip" = drafts without a model of their own;
             "none" = no draft service.
         quantization: Scheme for rounding the target at load, such as "group32"; empty = as stored.
@@ -27,6 +28,7 @@ class StackOptions:
     """
 
     model: str = ""
+    tokenizer: str = ""
     draft: str = "ngram"
     quantization: str = ""
     listen: str = "127.0.0.1:50051"
@@ -70,7 +72,7 @@ def service_commands(options: StackOptions, sockets: Path) -> tuple[ServiceComma
         "scheduler": _scheduler_settings(options, sockets),
     }
     if options.quantization:
-        settings["verify"]["model.quantization"] = options.quantization
+        settings["verify"]["variants.quantization"] = options.quantization
     names = [name for name in SERVICES if name != "draft" or options.draft != "none"]
     return tuple(
         ServiceCommand(
@@ -105,8 +107,8 @@ def _worker_settings(options: StackOptions, sockets: Path, name: str) -> dict[st
 
 def _draft_settings(options: StackOptions) -> dict[str, str | int]:
     if options.draft in _DRAFTERS_WITHOUT_MODEL:
-        return {"drafter": options.draft}
-    return {"drafter": "model", "model.path": options.draft}
+        return {"drafter.kind": options.draft}
+    return {"drafter.kind": "model", "model.path": options.draft}
 
 
 def _scheduler_settings(options: StackOptions, sockets: Path) -> dict[str, str | int]:
@@ -116,7 +118,7 @@ def _scheduler_settings(options: StackOptions, sockets: Path) -> dict[str, str |
         "verify.address": worker_address(sockets, "verify"),
     }
     if options.model:
-        settings["model.tokenizer"] = options.model
+        settings["model.tokenizer"] = options.tokenizer or options.model
     if options.draft != "none":
         settings["draft.address"] = worker_address(sockets, "draft")
     return settings

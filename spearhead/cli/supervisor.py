@@ -21,6 +21,7 @@ _DRAIN_S = 40.0
 _WORKER_STOP_S = 10.0
 
 Report = Callable[[str, str], None]
+Plan = Callable[[StackOptions, Path], tuple[ServiceCommand, ...]]
 
 
 class ChildFailure(SpearheadError):
@@ -35,12 +36,20 @@ class Supervisor:
         log: Called with a service's name and each line that it prints.
         progress: Called with a service's name and what it is doing, while the stack starts and stops.
         workers_only: Start no scheduler.
+        plan: Gives the processes to start.
     """
 
     def __init__(
-        self, options: StackOptions, *, log: Report, progress: Report, workers_only: bool = False
+        self,
+        options: StackOptions,
+        *,
+        log: Report,
+        progress: Report,
+        workers_only: bool = False,
+        plan: Plan = service_commands,
     ) -> None:
         self._options = options
+        self._plan = plan
         self._workers_only = workers_only
         self._log = log
         self._progress = progress
@@ -50,7 +59,7 @@ class Supervisor:
     async def __aenter__(self) -> "Supervisor":
         self._sockets = Path(tempfile.mkdtemp(prefix="spearhead-"))
         try:
-            *workers, scheduler = service_commands(self._options, self._sockets)
+            *workers, scheduler = self._plan(self._options, self._sockets)
             await self._start(workers, probe="startup")
             if not self._workers_only:
                 await self._start([scheduler], probe="readiness")

@@ -44,9 +44,14 @@ def add_stack_options(parser: argparse.ArgumentParser) -> None:
 
 
 def stack_options_from(arguments: argparse.Namespace, listen: str) -> StackOptions:
-    """The stack that the options describe, with its front door at ``listen``."""
+    """The stack that the options describe, with its front door at ``listen``.
+
+    Raises:
+        CheckpointError: The model is a hub id that cannot be fetched.
+    """
     return StackOptions(
         model=arguments.model,
+        tokenizer=_local_path(arguments.model),
         draft=arguments.draft,
         quantization=arguments.quantization,
         listen=listen,
@@ -64,6 +69,17 @@ def run(arguments: argparse.Namespace) -> int:
 def print_line(name: str, text: str) -> None:
     """One line of a service on standard error, after its name."""
     print(f"{name:>9} | {text}", file=sys.stderr, flush=True)
+
+
+def _local_path(model: str) -> str:
+    """Where a hub model lies on this machine, for the scheduler, which cannot fetch it; else empty."""
+    if not model or Path(model).exists():
+        return ""
+    # Imported here: only a hub id needs the model packages in this process.
+    from spearhead.model.checkpoint import open_checkpoint
+
+    print_line("up", f"looking for {model} on the hub")
+    return str(open_checkpoint(model).path)
 
 
 async def _serve(options: StackOptions) -> int:

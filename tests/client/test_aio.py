@@ -15,6 +15,7 @@ from spearhead.errors import (
     Unauthenticated,
 )
 from spearhead.rpc import EndpointConfig
+from tests.scheduler_fake import Serving
 
 FAST = RetryPolicy(attempts=3, initial_backoff_s=0.0, max_backoff_s=1.0)
 FOUR = SamplingParams(max_tokens=4, seed=9)
@@ -163,10 +164,10 @@ async def test_the_trace_context_travels_as_metadata(running):
     assert running.scheduler.requests[0][1]["traceparent"] == traceparent
 
 
-async def test_a_token_file_lets_the_client_in(serve, tmp_path):
+async def test_a_token_file_lets_the_client_in(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("secret\n")
-    async with serve(EndpointConfig(listen="127.0.0.1:0", token_file=tokens)) as served:
+    async with Serving(EndpointConfig(listen="127.0.0.1:0", token_file=tokens)) as served:
         async with AsyncClient(served.address) as client:
             with pytest.raises(Unauthenticated):
                 await client.server_info()
@@ -174,9 +175,9 @@ async def test_a_token_file_lets_the_client_in(serve, tmp_path):
             assert (await client.server_info()).version == "0.1.0"
 
 
-async def test_a_unix_socket_is_an_address(serve, tmp_path):
+async def test_a_unix_socket_is_an_address(tmp_path):
     async with (
-        serve(EndpointConfig(listen=f"unix:{tmp_path}/s.sock")) as served,
+        Serving(EndpointConfig(listen=f"unix:{tmp_path}/s.sock")) as served,
         AsyncClient(served.address) as client,
     ):
         assert (await client.generate_text("hi", sampling=FOUR)).text == "0 1 2 3 "

@@ -5,6 +5,7 @@ import pytest
 from spearhead.client import Client, Delta, Finished, RetryPolicy, SamplingParams, Started, TargetConfig
 from spearhead.errors import DeadlineExceeded, InvalidRequest, NotReady, Unauthenticated
 from spearhead.rpc import EndpointConfig
+from tests.scheduler_fake import Serving
 
 FAST = RetryPolicy(attempts=3, initial_backoff_s=0.0, max_backoff_s=1.0)
 FOUR = SamplingParams(max_tokens=4, seed=9)
@@ -94,10 +95,10 @@ async def test_nobody_listening_is_said_with_the_address(tmp_path):
         await in_thread(address, lambda client: client.server_info())
 
 
-async def test_a_token_file_lets_the_client_in(serve, tmp_path):
+async def test_a_token_file_lets_the_client_in(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("secret\n")
-    async with serve(EndpointConfig(listen="127.0.0.1:0", token_file=tokens)) as served:
+    async with Serving(EndpointConfig(listen="127.0.0.1:0", token_file=tokens)) as served:
         with pytest.raises(Unauthenticated):
             await in_thread(served.address, lambda client: client.server_info())
         target = TargetConfig(address=served.address, token_file=tokens)

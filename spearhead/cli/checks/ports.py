@@ -37,6 +37,8 @@ def _bind(listen: str) -> None:
     host, separator, port = listen.rpartition(":")
     if not separator:
         raise ValueError("it is neither host:port nor unix:/path")
+    if not 0 <= int(port) <= 65535:
+        raise ValueError(f"port {port} is not within 0..65535")
     family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
