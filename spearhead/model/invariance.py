@@ -21,6 +21,7 @@ from spearhead.model.weights import ModelWeights
 _LINEAR_BLOCKS = (1, 2, 4, 8, 16, 32)
 _ATTENTION_BLOCKS = (4, 8, 16, 32)
 _MOST_ROWS = 128
+_PROBE_RESULTS = 1 << 18
 _PROBE_TOKENS = 40
 
 
@@ -93,12 +94,16 @@ def _distinct_matrices(variants: Iterable[ModelWeights]) -> list[Tensor]:
 @torch.inference_mode()
 def _linear_invariant(matrix: Tensor, block: int) -> bool:
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(_MOST_ROWS, matrix.shape[1], generator=generator).to(matrix)
+    # Two kernels can differ in as few as one result in 20,000, so the smallest count, for which libraries
+    # have special kernels, is tried until enough results were compared.
+    tried = max(_PROBE_RESULTS // matrix.shape[0] // block, 4) * block
+    rows = torch.randn(max(tried, _MOST_ROWS), matrix.shape[1], generator=generator).to(matrix)
     expected = F.linear(rows, matrix)
-    counts = {block * factor for factor in (1, 2, 3, 4, 5, 7, 8, 11, 16)} | {64, 96}
+    counts = {block * factor for factor in (2, 3, 4, 5, 7, 8, 11, 16)} | {64, 96}
+    windows = [(0, count) for count in sorted(counts) if count <= _MOST_ROWS and count % block == 0]
+    windows += [(start, start + block) for start in range(0, tried, block)]
     return all(
-        torch.equal(F.linear(rows[:count].clone(), matrix), expected[:count])
-        for count in sorted(count for count in counts if count <= _MOST_ROWS and count % block == 0)
+        torch.equal(F.linear(rows[start:end].clone(), matrix), expected[start:end]) for start, end in windows
     )
 
 

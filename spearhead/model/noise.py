@@ -21,6 +21,9 @@ _SHIFT = np.uint64(32)
 _ROUNDS = 10
 _MANTISSA_BITS = 23
 
+MAX_NOISE = np.float32(16.7)
+"""No variate exceeds it: -log(-log(1 - 2**-24)) = 16.636."""
+
 Counters = npt.NDArray[np.uint64]
 
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spearhead.model.noise import gumbel_noise
+from spearhead.model.noise import MAX_NOISE, gumbel_noise
 
 Row = npt.NDArray[np.float32]
 TokenIds = npt.NDArray[np.int64]
 
 _FIRST_NUCLEUS = 256
+_NEAR = np.float32(4.0)
+_LOWEST = np.finfo(np.float32).min
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +120,7 @@ def sample(
         probability = _probability(shaped, token_id) if want_probability else None
         return Sample(token_id=token_id, margin=margin, probability=probability, finite=True)
     ids, values = _candidates(shaped / np.float32(parameters.temperature), parameters)
-    noisy = values + gumbel_noise(parameters.seed, len(history), ids)
-    chosen = int(noisy.argmax())
+    chosen = _gumbel_max(ids, values, parameters.seed, len(history))
     probability = _probability(values, chosen) if want_probability else None
     return Sample(token_id=int(ids[chosen]), margin=margin, probability=probability, finite=True)
 
@@ -174,19 +175,29 @@ def _penalize(shaped: Row, parameters: SamplingParameters, history: Sequence[int
 
 def _candidates(scaled: Row, parameters: SamplingParameters) -> tuple[TokenIds, Row]:
     """The tokens that survive min-p, top-k and top-p, in ascending id order, and their scaled logits."""
-    if parameters.min_p > 0:
-        floor = scaled.max() + np.float32(np.log(parameters.min_p))
-        scaled = np.where(scaled >= floor, scaled, np.float32(-np.inf))
-    if 0 < parameters.top_k < len(scaled):
-        ids = np.sort(_best(scaled, parameters.top_k))
-    else:
-        ids = np.arange(len(scaled))
+    floor = scaled.max() + np.float32(np.log(parameters.min_p)) if parameters.min_p > 0 else _LOWEST
+    ids = np.flatnonzero(scaled >= floor)
     values = scaled[ids]
+    if 0 < parameters.top_k < len(ids):
+        kept = np.sort(_best(values, parameters.top_k))
+        ids, values = ids[kept], values[kept]
     if parameters.top_p < 1:
         kept = np.sort(_nucleus(values, parameters.top_p))
         ids, values = ids[kept], values[kept]
-    alive = values > -np.inf
-    return (ids, values) if alive.all() else (ids[alive], values[alive])
+    return ids, values
+
+
+def _gumbel_max(ids: TokenIds, values: Row, seed: int, position: int) -> int:
+    """Index of the largest ``values + noise``.
+
+    Noise is computed only where it can matter: a token further below the leader's score than the noise
+    can reach cannot win.
+    """
+    near = np.flatnonzero(values >= values.max() - _NEAR)
+    leader = (values[near] + gumbel_noise(seed, position, ids[near])).max()
+    contenders = np.flatnonzero(values >= leader - MAX_NOISE)
+    noisy = values[contenders] + gumbel_noise(seed, position, ids[contenders])
+    return int(contenders[noisy.argmax()])
 
 
 def _nucleus(values: Row, top_p: float) -> TokenIds:
