@@ -41,9 +41,9 @@ class DecodeBatch:
         """Collects the columns; without ``draft`` every cap is 0."""
         columns: list[Sequence[Any]] = list(zip(*sequences, strict=True)) if sequences else [()] * _COLUMNS
         ids, _, contexts, _, caps, lags, acceptances, slos_s, _, _, unserved_s, _ = columns
-        left_s = [
-            slo_s - since_s for slo_s, since_s in zip(slos_s, unserved_s, strict=True) if slo_s is not None
-        ]
+        left_s: list[float] = []
+        if slos_s.count(None) < len(slos_s):
+            left_s = [slo - since for slo, since in zip(slos_s, unserved_s, strict=True) if slo is not None]
         draft_lags = np.array(lags, dtype=np.int64)
         draft_caps = np.array(caps if draft else [0] * len(ids), dtype=np.int64)
         return cls(

@@ -15,6 +15,7 @@ from scheduler_service.decode_batch import DecodeBatch, Ints
 from scheduler_service.step_cost import FEW_ROWS, Floats, StepCost
 
 _LEVELS = 20  # Acceptance is rounded to 1 / 20; an estimate is not finer.
+_KEYS = (_LEVELS + 1) * FEW_ROWS
 _DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _FLOORS = (0.0, 0.25, 0.5, 0.75)
 
@@ -95,7 +96,7 @@ class DraftMenu:
 
     groups: Ints
     drafts: Ints
-    rows: Ints
+    rows: Floats
     attention_s: Floats
     draft_s: Floats
     expected_tokens: Floats
@@ -132,85 +133,119 @@ class DraftMenu:
         return int(np.where(feasible, rates, 0.0).argmax())
 
 
-def draft_menu(batch: DecodeBatch, costs: WorkerCosts | None) -> DraftMenu:
-    """Prices the sensible candidates for a batch of at least one sequence."""
+def draft_menu(batch: DecodeBatch, costs: WorkerCosts) -> DraftMenu:
+    """Prices the sensible candidates for a batch of at least one sequence.
+
+    Args:
+        batch: The decoding sequences.
+        costs: Both cost models.
+    """
+    assert costs.draft is not None
     # Sequences that get no drafts are alike, whatever their acceptance.
     levels = np.rint(batch.acceptances * _LEVELS).astype(np.int64)
     keys = np.where(batch.draft_caps > 0, levels * FEW_ROWS + batch.draft_caps, 0)
-    sizes = np.bincount(keys)
+    sizes = np.bincount(keys, minlength=_KEYS)
     present = sizes.nonzero()[0]
-    group_of_key = np.zeros(len(sizes), dtype=np.int64)
+    group_of_key = sizes  # Reused: from here on the group of each key.
+    weights = sizes[present].astype(np.float64)
     group_of_key[present] = np.arange(len(present))
-    levels, caps = present // FEW_ROWS, present % FEW_ROWS
-    drafts = np.minimum(_draft_table(int(caps.max()))[levels], caps[:, None])
-    return _price(batch, costs, group_of_key[keys], sizes[present], levels, drafts)
+    groups = group_of_key[keys]
+
+    table = _candidates(int(batch.draft_caps.max()))
+    drafts = table.drafts[present]
+    sums = weights @ table.columns[present]
+    count = drafts.shape[1]
+    expected, drafted = sums[:count], sums[count : 2 * count]
+    passes = sums[2 * count :].reshape(count, -1)  # Rows of each pass of the drafter, shape (C, passes).
+    surface = _group_attention(batch, costs.target, groups, len(present))
+    draft_line = _group_attention(batch, costs.draft, groups, len(present))[:, 0]
+    draft_s = costs.draft.sampled_pass.at_each(passes).sum(axis=1) + draft_line @ drafts
+    if batch.draft_lags.any():
+        lags = np.bincount(groups, batch.draft_lags, len(present)) @ (drafts > 0)
+        forward = costs.draft.forward
+        draft_s += forward.at_each(passes[:, 0] + lags) - forward.at_each(passes[:, 0])
+    return DraftMenu(
+        groups=groups,
+        drafts=drafts,
+        rows=batch.count + drafted,
+        attention_s=surface[np.arange(len(present))[:, None], drafts].sum(axis=0),
+        draft_s=draft_s,
+        expected_tokens=expected,
+    )
 
 
 def price(batch: DecodeBatch, costs: WorkerCosts | None, draft_counts: Ints) -> DraftOption:
     """Prices drafts that were chosen otherwise, shape (B,), for a batch of at least one sequence."""
-    groups = np.arange(batch.count)
     levels = np.rint(batch.acceptances * _LEVELS).astype(np.int64)
-    menu = _price(batch, costs, groups, np.ones_like(groups), levels, draft_counts[:, None])
-    return menu.option(0)
-
-
-def _price(
-    batch: DecodeBatch, costs: WorkerCosts | None, groups: Ints, sizes: Ints, levels: Ints, drafts: Ints
-) -> DraftMenu:
-    """Prices ``drafts`` (G, C) for groups of ``sizes`` (G,) sequences and acceptance ``levels`` (G,)."""
-    attention_s = draft_s = np.zeros(drafts.shape[1])
+    attention_s = draft_s = 0.0
+    drafting = bool(draft_counts.any())
     if costs is not None:
-        surface = _group_attention(batch, costs.target, groups, len(sizes))
-        attention_s = surface[np.arange(len(sizes))[:, None], drafts].sum(axis=0)
-        if costs.draft is not None and drafts.any():
-            draft_s = _draft_seconds(batch, costs.draft, groups, sizes, drafts)
-    return DraftMenu(
-        groups=groups,
-        drafts=drafts,
-        rows=sizes @ (drafts + 1),
+        segment, share = _locate(costs.target, batch.contexts)
+        surface = costs.target.few_rows_attention_s
+        low = surface[draft_counts, segment]
+        attention_s = float((low + share * (surface[draft_counts, segment + 1] - low)).sum())
+    if costs is not None and costs.draft is not None and drafting:
+        segment, share = _locate(costs.draft, batch.contexts)
+        line = costs.draft.few_rows_attention_s[0]
+        each = line[segment] + share * (line[segment + 1] - line[segment])
+        passes = np.bincount(draft_counts)[:0:-1].cumsum()  # Rows of each pass, the last first.
+        lag = float(batch.draft_lags[draft_counts > 0].sum())
+        forward = costs.draft.forward
+        draft_s = float(costs.draft.sampled_pass.at_each(passes).sum() + each @ draft_counts)
+        draft_s += forward.at(passes[-1] + lag) - forward.at(passes[-1])
+    return DraftOption(
+        draft_counts=draft_counts,
+        rows=batch.count + int(draft_counts.sum()),
         attention_s=attention_s,
         draft_s=draft_s,
-        expected_tokens=sizes @ _token_table()[levels[:, None], drafts],
+        expected_tokens=float(_token_table()[levels, draft_counts].sum()),
     )
 
 
 def _group_attention(batch: DecodeBatch, cost: StepCost, groups: Ints, group_count: int) -> Floats:
     """Attention of each group at 1..FEW_ROWS rows a sequence, shape (G, FEW_ROWS), seconds."""
-    nodes = cost.attention_contexts
-    width = len(nodes)
-    segment = nodes[1:-1].searchsorted(batch.contexts, side="right")
-    low = nodes[segment]
-    share = np.maximum((batch.contexts - low) / (nodes[segment + 1] - low), 0.0)
+    segment, share = _locate(cost, batch.contexts)
+    width = len(cost.attention_contexts)
     cells = groups * width + segment
     size = group_count * width
     weights = np.bincount(cells, 1 - share, size) + np.bincount(cells + 1, share, size)
     return np.asarray(weights.reshape(group_count, width) @ cost.few_rows_attention_s.T)
 
 
-def _draft_seconds(batch: DecodeBatch, cost: StepCost, groups: Ints, sizes: Ints, drafts: Ints) -> Floats:
-    """The drafter's own time for each candidate, shape (C,)."""
-    group_count, candidates = drafts.shape
-    width = int(drafts.max()) + 1
-    cells = (drafts + width * np.arange(candidates)).ravel()
-    weights = np.broadcast_to(sizes[:, None], drafts.shape).ravel()
-    wanting = np.bincount(cells, weights, candidates * width).reshape(candidates, width)
-    # Pass j runs for the sequences that want at least j drafts.
-    rows = wanting[:, :0:-1].cumsum(axis=1)[:, ::-1]  # (C, passes)
-    lags = np.bincount(groups, batch.draft_lags, group_count) @ (drafts > 0)
-    attention_s = _group_attention(batch, cost, groups, group_count)[:, 0] @ drafts
-    head_s = cost.head.at_each(rows).sum(axis=1)
-    rows[:, 0] += lags
-    return np.asarray(attention_s + head_s + cost.forward.at_each(rows).sum(axis=1))
+def _locate(cost: StepCost, contexts: Ints) -> tuple[Ints, Floats]:
+    """Segment of the attention surface and position in it for each context, shape (B,) each."""
+    nodes = cost.attention_contexts
+    segment = nodes[1:-1].searchsorted(contexts, side="right")
+    low = nodes[segment]
+    return segment, np.maximum((contexts - low) / (nodes[segment + 1] - low), 0.0)
 
 
-@lru_cache(maxsize=32)
-def _draft_table(deepest: int) -> Ints:
-    """Drafts by acceptance level and candidate, shape (levels + 1, C); candidate 0 drafts nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidates:
+    """All candidates for every key ``level * FEW_ROWS + cap``; candidate 0 drafts nothing.
+
+    Attributes:
+        drafts: Drafts, shape (keys, C).
+        columns: Expected tokens (C), drafts (C), and for each candidate which passes it takes part in
+            (C x passes), side by side: one product with group sizes sums all of them.
+    """
+
+    drafts: Ints
+    columns: Floats
+
+
+@lru_cache(maxsize=FEW_ROWS)
+def _candidates(deepest: int) -> _Candidates:
     survival = _acceptance() ** np.arange(1, deepest + 1)  # (levels + 1, deepest)
-    columns = [np.zeros(_LEVELS + 1, dtype=np.int64)]
+    by_level = [np.zeros(_LEVELS + 1, dtype=np.int64)]
     for depth in [depth for depth in _DEPTHS if depth < deepest] + [deepest]:
-        columns += [np.minimum((survival >= floor).sum(axis=1), depth) for floor in _FLOORS]
-    return np.unique(np.stack(columns, axis=1), axis=1)
+        by_level += [np.minimum((survival >= floor).sum(axis=1), depth) for floor in _FLOORS]
+    unique = np.unique(np.stack(by_level, axis=1), axis=1)  # (levels + 1, C)
+    levels, caps = np.arange(_KEYS) // FEW_ROWS, np.arange(_KEYS) % FEW_ROWS
+    drafts = np.minimum(unique[levels], caps[:, None])
+    takes_part = (drafts[:, :, None] > np.arange(deepest)).reshape(_KEYS, -1)
+    tokens = _token_table()[levels[:, None], drafts]
+    return _Candidates(drafts=drafts, columns=np.concatenate((tokens, drafts, takes_part), axis=1))
 
 
 @lru_cache(maxsize=1)

@@ -242,13 +242,12 @@ class OnlineCorrection:
         """Takes one step into account.
 
         Args:
-            predicted_s: What was predicted with this ratio applied; ignored when 0.
+            predicted_s: Prediction of the bare table, without this ratio; ignored when 0.
             measured_s: What it took.
         """
         if predicted_s <= 0:
             return
-        sample = self._ratio * measured_s / predicted_s
-        sample = min(max(sample, 1 / self._limit), self._limit)
+        sample = min(max(measured_s / predicted_s, 1 / self._limit), self._limit)
         self._ratio += self._weight * (sample - self._ratio)
 
 

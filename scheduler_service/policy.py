@@ -74,7 +74,7 @@ def plan(
         ConfigError: The policy needs a table and there is none.
     """
     step = _Step.begin(view, _costs(table, config, correction), config, memory)
-    option = step.menu.option(0) if step.menu else None
+    option = step.plain()
     chunks, limiting = step.chunks_beside(option)
     if option and step.batch.draft_caps.any():
         drafted = step.choose_drafts(chunks, step.least if chunks or step.due else [], memory)
@@ -95,7 +95,7 @@ class _Step:
         config: The policy.
         costs: Cost models; None without a table.
         batch: Decoding sequences of the step.
-        menu: Draft lengths for them; None without decoding sequences.
+        menu: Draft lengths to choose from; None when there is nothing to choose.
         left_out: What kept other decoding sequences out of the step.
         prompts: Sequences that wait for their prompt, most urgent first.
         due: Prompts have waited long enough; they make their least progress now.
@@ -146,7 +146,7 @@ class _Step:
             config=config,
             costs=costs,
             batch=batch,
-            menu=draft_menu(batch, costs) if batch.count else None,
+            menu=draft_menu(batch, costs) if costs and not static and batch.draft_caps.any() else None,
             left_out=left_out,
             prompts=prompts,
             due=due,
@@ -155,6 +155,14 @@ class _Step:
             page_count=pages,
             budget_s=None if static else batch.budget_s,
         )
+
+    def plain(self) -> DraftOption | None:
+        """The decoding sequences without drafts; None when there are none."""
+        if self.menu:
+            return self.menu.option(0)
+        if not self.batch.count:
+            return None
+        return price(self.batch, self.costs, np.zeros(self.batch.count, dtype=np.int64))
 
     def chunks_beside(self, option: DraftOption | None) -> tuple[list[Chunk], Limiting]:
         """The largest chunks beside the decoding sequences with these drafts."""
@@ -187,10 +195,9 @@ class _Step:
         self, chunks: Sequence[Chunk], reserved: Sequence[Chunk], memory: PlanMemory
     ) -> DraftOption:
         """Drafts when ``chunks`` fit beside no drafts and ``reserved`` must fit beside any."""
-        assert self.menu
         batch, page_size = self.batch, self.view.page_size
         reserved_rows = sum(chunk.token_count for chunk in reserved)
-        if self.config.kind == "static" or self.costs is None:
+        if self.menu is None or self.costs is None:
             room = (self.max_rows - reserved_rows - batch.count) // batch.count
             wanted = max(min(self.config.static_draft_tokens, room), 0)
             option = price(batch, self.costs, np.minimum(batch.draft_caps, wanted))

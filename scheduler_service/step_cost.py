@@ -101,6 +101,7 @@ class StepCost:
     Attributes:
         few_rows_attention_s: The surface at 1..``FEW_ROWS`` rows, shape (FEW_ROWS, contexts): a decoding
             sequence with its drafts.
+        sampled_pass: ``forward`` and ``head`` together, for a pass that samples every row.
     """
 
     def __init__(
@@ -120,6 +121,8 @@ class StepCost:
         self._contexts: list[float] = attention_contexts.tolist()
         self._surface: list[list[float]] = attention_s.tolist()
         self.few_rows_attention_s = self._lines(FEW_ROWS)
+        nodes = np.union1d(forward.nodes, head.nodes)
+        self.sampled_pass = Curve(nodes, forward.at_each(nodes) + head.at_each(nodes))
 
     def attention(self, rows: int, context: int) -> float:
         """Seconds of attention, all layers, for one sequence.
@@ -156,9 +159,9 @@ class StepCost:
         looked_at = np.outer(rows, contexts) + (rows**2)[:, None] / 2
         measured = self._attention_s[:-1, :-1]
         slope = float((looked_at * measured).sum()) / max(float((looked_at**2).sum()), 1e-30)
-        nodes = np.append(rows, FAR), np.append(contexts, FAR)
-        surface = slope * (np.outer(*nodes) + (nodes[0] ** 2)[:, None] / 2)
-        return StepCost(_fit(self.forward), _fit(self.head), *nodes, surface)
+        rows, contexts = np.append(rows, FAR), np.append(contexts, FAR)
+        surface = slope * (np.outer(rows, contexts) + (rows**2)[:, None] / 2)
+        return StepCost(_fit(self.forward), _fit(self.head), rows, contexts, surface)
 
     def _lines(self, rows: int) -> Floats:
         wanted = np.arange(1, rows + 1, dtype=np.float64)
