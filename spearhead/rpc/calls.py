@@ -6,6 +6,7 @@ cancelled stream, which a generator left at its ``yield`` never sees, is seen by
 generator is closed at once instead of at the next garbage collection.
 """
 
+import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -65,9 +66,17 @@ class LayerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRP
         metadata = {k: v for k, v in handler_call_details.invocation_metadata if isinstance(v, str)}
         make, behaviour = _coroutine_form(handler)
 
+        async def handle(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            response = await behaviour(request, context)
+            if handler.request_streaming:
+                # To the handler, a caller who cancels looks like the end of the requests. The cancellation
+                # itself arrives in the same turn of the event loop: let it.
+                await asyncio.sleep(0)
+            return response
+
         async def layered(request: Any, context: grpc.aio.ServicerContext) -> Any:
             call = Call(method=method, metadata=metadata, context=context)
-            return await _run(self._layers, call, lambda: behaviour(request, context))
+            return await _run(self._layers, call, lambda: handle(request, context))
 
         return make(
             layered,

@@ -36,6 +36,8 @@ class RunningCalls:
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Waits until no call runs; ``False`` when some still do after ``timeout_s`` seconds."""
+        if not self._count:
+            return True
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:

@@ -40,8 +40,6 @@ async def error_layer(call: Call, proceed: Proceed) -> Any:
         _logger.debug("%s: %s: %s", call.method, error.reason, error.message)
         failure = error
     except Exception as error:
-        if call.context.cancelled():  # a write to a caller who is gone fails in many ways
-            raise asyncio.CancelledError from error
         failure = _internal_error(call, error)
     message = _shortened(failure.message)
     details = (_DETAILS_KEY, status_details(failure, message).SerializeToString())

@@ -121,7 +121,7 @@ class Server:
         self.health.set_draining()
         self._calls.refuse_new()
         if not await self._calls.wait_idle(grace_s):
-            _logger.warning("%d calls still run after %g s and are cancelled", self._calls.count, grace_s)
+            _logger.warning("calls that still run after %g s are cancelled: %d", grace_s, self._calls.count)
         await asyncio.gather(*(server.stop(None) for server in self._servers))
 
 
