@@ -1,8 +1,9 @@
 """Tiny random models on disk, complete enough to start whole services on them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -106,23 +107,28 @@ def _save_tokenizer(folder: Path, tokenizer: Any) -> None:
 
 @pytest.fixture
 def tiny_gguf(tmp_path: Path, tiny_tokenizer: Any) -> Callable[..., Path]:
-    """``tiny_gguf(folder, kind="F32", **extra_metadata) -> file``: the same model as a GGUF file.
+    """``tiny_gguf(folder, kind="F32", tensors={}, **metadata) -> file``: the same model as a GGUF file.
 
-    ``kind`` is the GGML type of matrices. Llama's query and key rows are permuted, as converters do.
+    ``kind`` is the GGML type of matrices; ``tensors`` are added; ``__`` in a key stands for a dot.
+    Llama's query and key rows are permuted, as converters do.
     """
     count = 0
 
-    def make(folder: Path, kind: str = "F32", **extra: Any) -> Path:
+    def make(
+        folder: Path, kind: str = "F32", tensors: Mapping[str, Any] = MappingProxyType({}), **extra: Any
+    ) -> Path:
         nonlocal count
         count += 1
         path = tmp_path / f"tiny-{count}.gguf"
-        _write_gguf(path, folder, tiny_tokenizer, kind, extra)
+        _write_gguf(path, folder, tiny_tokenizer, kind, tensors, extra)
         return path
 
     return make
 
 
-def _write_gguf(path: Path, folder: Path, tokenizer: Any, kind: str, extra: dict[str, Any]) -> None:
+def _write_gguf(
+    path: Path, folder: Path, tokenizer: Any, kind: str, added: Mapping[str, Any], extra: dict[str, Any]
+) -> None:
     import gguf
     from gguf import GGMLQuantizationType
     from safetensors.torch import load_file
@@ -152,6 +158,8 @@ def _write_gguf(path: Path, folder: Path, tokenizer: Any, kind: str, extra: dict
             values = values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
         as_type = GGMLQuantizationType[kind if values.ndim == 2 else "F32"]
         writer.add_tensor(_gguf_name(name), gguf.quantize(values, as_type), raw_dtype=as_type)
+    for name, values in added.items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

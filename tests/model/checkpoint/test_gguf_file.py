@@ -1,0 +1,142 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spearhead.errors import CheckpointError
+from spearhead.model.checkpoint import open_checkpoint
+from spearhead.model.rope import RopeConfig, inverse_frequencies
+
+Factory = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "overrides"),
+    [
+        ("llama", {}),
+        ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+        ("qwen2", {}),
+        ("qwen3", {"head_dim": 32}),
+        ("mistral", {"sliding_window": 16}),
+    ],
+)
+def test_a_gguf_file_holds_the_same_model_as_its_folder(
+    tiny_checkpoint: Factory, tiny_gguf: Factory, architecture: str, overrides: dict[str, Any]
+) -> None:
+    folder = tiny_checkpoint(architecture, **overrides)
+    ours, theirs = open_checkpoint(str(tiny_gguf(folder))), open_checkpoint(str(folder))
+    assert ours.config == theirs.config
+    assert ours.shapes == dict(theirs.shapes)
+    for name in theirs.shapes:
+        assert torch.equal(ours.tensor(name), theirs.tensor(name)), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound", "weight_dtype"),
+    # Bounds: half a step of each block format, relative to the largest of 32 normal weights.
+    [
+        ("F16", 1e-3, "float16"),
+        ("BF16", 8e-3, "bfloat16"),
+        ("Q8_0", 1e-2, "float16"),
+        ("Q4_1", 0.15, "float16"),
+        ("Q4_0", 0.2, "float16"),
+    ],
+)
+def test_blocks_are_dequantised_row_by_row(
+    tiny_checkpoint: Factory, tiny_gguf: Factory, kind: str, bound: float, weight_dtype: str
+) -> None:
+    folder = tiny_checkpoint("llama")
+    ours, theirs = open_checkpoint(str(tiny_gguf(folder, kind))), open_checkpoint(str(folder))
+    assert ours.weight_dtype == weight_dtype
+    for name in theirs.shapes:
+        exact = theirs.tensor(name)
+        error = (ours.tensor(name) - exact).square().mean().sqrt() / exact.square().mean().sqrt()
+        assert error < bound, name
+
+
+def test_the_bytes_are_those_of_the_full_precision_weights(
+    tiny_checkpoint: Factory, tiny_gguf: Factory
+) -> None:
+    folder = tiny_checkpoint("llama", dtype="float16")
+    checkpoint = open_checkpoint(str(tiny_gguf(folder, "Q4_1")))
+    assert checkpoint.stored_bytes == open_checkpoint(str(folder)).stored_bytes
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.3, 0.99])
+def test_a_truncated_file_is_refused(tiny_checkpoint: Factory, tiny_gguf: Factory, share: float) -> None:
+    path = tiny_gguf(tiny_checkpoint("llama"))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(CheckpointError, match="no readable GGUF file, or is truncated"):
+        open_checkpoint(str(path))
+
+
+def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"PK" + bytes(1000))
+    with pytest.raises(CheckpointError, match="no readable GGUF file"):
+        open_checkpoint(str(path))
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"llama__expert_count": 8}, "expert_count is 8"),
+        ({"llama__rope__dimension_count": 8}, "rope.dimension_count is 8; only 16"),
+        ({"llama__rope__scaling__type": "longrope"}, "RoPE scaling 'longrope' is not supported"),
+        (
+            {"llama__rope__scaling__type": "yarn", "llama__rope__scaling__attn_factor": 2.0},
+            "attn_factor is not supported",
+        ),
+        ({"llama__rope__scaling__type": "yarn"}, "original_context_length is None"),
+    ],
+)
+def test_metadata_that_cannot_be_served_is_refused(
+    tiny_checkpoint: Factory, tiny_gguf: Factory, extra: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(str(tiny_gguf(tiny_checkpoint("llama"), **extra)))
+
+
+def test_yarn_is_read_from_the_metadata(tiny_checkpoint: Factory, tiny_gguf: Factory) -> None:
+    path = tiny_gguf(
+        tiny_checkpoint("llama"),
+        llama__rope__scaling__type="yarn",
+        llama__rope__scaling__factor=4.0,
+        llama__rope__scaling__original_context_length=64,
+    )
+    expected = RopeConfig(theta=10_000.0, scaling="yarn", factor=4.0, original_context_length=64)
+    assert open_checkpoint(str(path)).config.rope == expected
+
+
+def test_an_end_of_turn_token_ends_a_sequence_too(tiny_checkpoint: Factory, tiny_gguf: Factory) -> None:
+    path = tiny_gguf(tiny_checkpoint("llama"), tokenizer__ggml__eot_token_id=5)
+    assert open_checkpoint(str(path)).config.eos_token_ids == (2, 5)
+
+
+def test_llama3_scaling_is_recognised_by_its_divisors(tiny_checkpoint: Factory, tiny_gguf: Factory) -> None:
+    rope = RopeConfig(theta=10_000.0, scaling="llama3", factor=32.0, original_context_length=8192)
+    plain, _ = inverse_frequencies(RopeConfig(theta=10_000.0), 16)
+    scaled, _ = inverse_frequencies(rope, 16)
+    path = tiny_gguf(tiny_checkpoint("llama"), tensors={"rope_freqs.weight": (plain / scaled).numpy()})
+    assert open_checkpoint(str(path)).config.rope == rope
+
+
+def test_divisors_of_another_rule_are_refused(tiny_checkpoint: Factory, tiny_gguf: Factory) -> None:
+    divisors = np.linspace(1, 32, 8, dtype=np.float32)
+    path = tiny_gguf(tiny_checkpoint("llama"), tensors={"rope_freqs.weight": divisors})
+    with pytest.raises(CheckpointError, match="do not follow Llama 3's rule"):
+        open_checkpoint(str(path))
+
+
+def test_a_tensor_type_that_cannot_be_dequantised_is_named(
+    tiny_checkpoint: Factory, tiny_gguf: Factory
+) -> None:
+    path = tiny_gguf(tiny_checkpoint("llama"), tensors={"rope_freqs.weight": np.ones(8, dtype=np.int32)})
+    with pytest.raises(
+        CheckpointError, match=r"rope_freqs\.weight is of type I32, which cannot be dequantised"
+    ):
+        open_checkpoint(str(path))

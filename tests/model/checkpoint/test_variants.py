@@ -1,0 +1,211 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from spearhead.errors import CheckpointError
+from spearhead.model.checkpoint import load_variants, offered_variants, open_checkpoint
+from spearhead.model.quantization import QuantizationScheme
+from spearhead.model.weights import ModelWeights
+
+Factory = Callable[..., Path]
+CPU = torch.device("cpu")
+GROUP32 = QuantizationScheme.parse("group32")
+
+
+def load(
+    path: Path, *variants: str, dtype: torch.dtype = torch.float32, **kwargs: Any
+) -> dict[str, ModelWeights]:
+    return load_variants(open_checkpoint(str(path)), variants=variants, dtype=dtype, device=CPU, **kwargs)
+
+
+def same(first: ModelWeights, second: ModelWeights) -> bool:
+    pairs = zip(first.tensors(), second.tensors(), strict=True)
+    return all(torch.equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "mistral"])
+def test_projections_are_fused_in_order(tiny_checkpoint: Factory, architecture: str) -> None:
+    folder = tiny_checkpoint(architecture)
+    tensors = load_file(folder / "model.safetensors")
+    layer = load(folder, "fp16")["fp16"].layers[1]
+    name = "model.layers.1."
+    for field, parts in {
+        "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "output": ("self_attn.o_proj",),
+        "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+        "down": ("mlp.down_proj",),
+    }.items():
+        linear = getattr(layer, field)
+        assert torch.equal(linear.weight, torch.cat([tensors[f"{name}{part}.weight"] for part in parts]))
+        if f"{name}{parts[0]}.bias" in tensors:
+            assert torch.equal(linear.bias, torch.cat([tensors[f"{name}{part}.bias"] for part in parts]))
+        else:
+            assert linear.bias is None
+    assert torch.equal(layer.input_norm, tensors[f"{name}input_layernorm.weight"])
+    assert torch.equal(layer.post_attention_norm, tensors[f"{name}post_attention_layernorm.weight"])
+    assert (layer.q_norm is not None) == (architecture == "qwen3")
+
+
+def test_every_tensor_is_in_the_compute_type(tiny_checkpoint: Factory) -> None:
+    folder = tiny_checkpoint("qwen3", dtype="float16")
+    for weights in load(folder, "fp16", "w4", dtype=torch.bfloat16, quantization=GROUP32).values():
+        assert {tensor.dtype for tensor in weights.tensors()} == {torch.bfloat16}
+
+
+def test_variants_share_what_is_not_quantised(tiny_checkpoint: Factory) -> None:
+    variants = load(tiny_checkpoint("qwen2"), "fp16", "w4", quantization=GROUP32)
+    full, quantized = variants["fp16"], variants["w4"]
+    assert full.embedding is quantized.embedding
+    assert full.head.weight is quantized.head.weight
+    assert full.final_norm is quantized.final_norm
+    assert full.layers[0].input_norm is quantized.layers[0].input_norm
+    assert full.layers[0].qkv.bias is quantized.layers[0].qkv.bias
+    assert not torch.equal(full.layers[0].qkv.weight, quantized.layers[0].qkv.weight)
+
+
+def test_a_tied_head_is_the_embedding(tiny_checkpoint: Factory) -> None:
+    weights = load(tiny_checkpoint("llama", tie_word_embeddings=True), "fp16")["fp16"]
+    assert weights.head.weight is weights.embedding
+
+
+@pytest.mark.parametrize("scheme", ["group32", "channel/7", "tensor"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_quantising_at_load_equals_loading_the_artefact(
+    tiny_checkpoint: Factory, tiny_artefact: Factory, scheme: str, dtype: str
+) -> None:
+    folder = tiny_checkpoint("qwen2", dtype=dtype)
+    at_load = load(folder, "w4", quantization=QuantizationScheme.parse(scheme))["w4"]
+    stored = load(tiny_artefact(folder, scheme), "w4")["w4"]
+    assert same(at_load, stored)
+    assert at_load.quantization == stored.quantization
+    # The artefact also stores the shape of each module, two int64.
+    assert at_load.stored_bytes == stored.stored_bytes - 14 * 16
+
+
+def test_an_artefact_gives_both_precisions_with_its_source(
+    tiny_checkpoint: Factory, tiny_artefact: Factory
+) -> None:
+    folder = tiny_checkpoint("llama")
+    artefact = tiny_artefact(folder)
+    named = load(artefact, "fp16", "w4")
+    assert same(named["fp16"], load(folder, "fp16")["fp16"])
+    assert same(named["w4"], load(artefact, "w4")["w4"])
+    given = load(artefact, "fp16", "w4", full_precision=open_checkpoint(str(folder)))
+    assert same(given["fp16"], named["fp16"])
+
+
+def test_a_source_that_changed_since_is_refused(tiny_checkpoint: Factory, tiny_artefact: Factory) -> None:
+    folder = tiny_checkpoint("llama")
+    artefact = tiny_artefact(folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] += 1
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"is not what .* was made from"):
+        load(artefact, "fp16", "w4")
+    assert load(artefact, "w4").keys() == {"w4"}
+
+
+def test_another_model_as_full_precision_is_refused(tiny_checkpoint: Factory, tiny_artefact: Factory) -> None:
+    artefact = tiny_artefact(tiny_checkpoint("llama"))
+    other = open_checkpoint(str(tiny_checkpoint("llama", num_hidden_layers=3)))
+    with pytest.raises(CheckpointError, match="are not the same model: their shapes differ"):
+        load(artefact, "fp16", full_precision=other)
+
+
+def test_a_quantised_checkpoint_as_full_precision_is_refused(
+    tiny_checkpoint: Factory, tiny_artefact: Factory
+) -> None:
+    artefact = tiny_artefact(tiny_checkpoint("llama"))
+    with pytest.raises(CheckpointError, match="was given as full precision, but is quantised"):
+        load(artefact, "fp16", full_precision=open_checkpoint(str(artefact)))
+
+
+def test_compensators_sit_at_the_rows_of_their_modules(
+    tiny_checkpoint: Factory, tiny_artefact: Factory, add_compensators: Any
+) -> None:
+    artefact = tiny_artefact(tiny_checkpoint("llama"))
+    prefix = "model.layers.1."
+    add_compensators(
+        artefact,
+        {
+            f"{prefix}self_attn.q_proj": (64, 64, 4, 4),
+            f"{prefix}self_attn.v_proj": (32, 64, 2, 0),
+            f"{prefix}mlp.up_proj": (96, 64, 3, 0),
+            f"{prefix}mlp.down_proj": (64, 96, 2, 0),
+        },
+    )
+    variants = load(artefact, "w4", "w4+ec")
+    plain, compensated = variants["w4"], variants["w4+ec"]
+    first, layer = compensated.layers
+    assert first.qkv.compensators == first.gate_up.compensators == first.down.compensators == ()
+    assert [(c.row_offset, c.row_count) for c in layer.qkv.compensators] == [(0, 64), (96, 32)]
+    assert [(c.row_offset, c.row_count) for c in layer.gate_up.compensators] == [(96, 96)]
+    assert [(c.row_offset, c.row_count) for c in layer.down.compensators] == [(0, 64)]
+    assert layer.qkv.compensators[0].gate is not None
+    assert layer.qkv.compensators[1].gate is None
+    assert plain.layers[1].qkv.weight is layer.qkv.weight
+    assert plain.layers[1].qkv.compensators == ()
+    assert compensated.compensator_digest.startswith("sha256:")
+    assert compensated.stored_bytes > plain.stored_bytes
+    assert compensated.resident_bytes > plain.resident_bytes
+
+
+def test_what_is_offered_can_be_loaded(
+    tiny_checkpoint: Factory, tiny_artefact: Factory, add_compensators: Any
+) -> None:
+    folder = tiny_checkpoint("llama")
+    artefact = tiny_artefact(folder)
+    add_compensators(artefact, {"model.layers.0.mlp.up_proj": (96, 64, 3, 0)})
+    full, quantized = open_checkpoint(str(folder)), open_checkpoint(str(artefact))
+    assert offered_variants(full) == ("fp16",)
+    assert offered_variants(full, quantization=GROUP32) == ("w4", "fp16")
+    assert offered_variants(quantized) == ("w4+ec", "w4", "fp16")
+    for checkpoint, scheme in ((full, None), (full, GROUP32), (quantized, None)):
+        offered = offered_variants(checkpoint, quantization=scheme)
+        loaded = load_variants(
+            checkpoint, variants=offered, dtype=torch.float32, device=CPU, quantization=scheme
+        )
+        assert tuple(loaded) == offered
+
+
+@pytest.mark.parametrize(
+    ("variant", "remedy"),
+    [
+        ("w4", "it offers fp16. Name a quantization, such as group32"),
+        ("w4+ec", "Give a quantised checkpoint with compensators"),
+        ("int3", "cannot be loaded"),
+    ],
+)
+def test_a_variant_that_cannot_be_had_is_refused(tiny_checkpoint: Factory, variant: str, remedy: str) -> None:
+    with pytest.raises(CheckpointError, match=remedy):
+        load(tiny_checkpoint("llama"), variant)
+
+
+def test_a_group_that_does_not_divide_is_refused_before_reading(tiny_checkpoint: Factory) -> None:
+    folder = tiny_checkpoint("llama", intermediate_size=80)
+    with pytest.raises(CheckpointError, match=r"mlp\.down_proj \(K = 80\)"):
+        load(folder, "w4", quantization=GROUP32)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"])
+def test_weights_that_are_not_finite_are_named(tiny_checkpoint: Factory, name: str, value: float) -> None:
+    folder = tiny_checkpoint("llama")
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name][3, 5] = value
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"tensor {name} holds NaN or infinity as float32"):
+        load(folder, "fp16")
+
+
+def test_weights_beyond_the_compute_type_are_named(tiny_checkpoint: Factory) -> None:
+    folder = tiny_checkpoint("llama")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][0] = 1e5
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds NaN or infinity as float16"):
+        load(folder, "fp16", dtype=torch.float16)
