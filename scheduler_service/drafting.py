@@ -1,0 +1,305 @@
+"""The draft side of the batch. Whatever happens here changes the speed of a request, never its output."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scheduler_service.batch import ReleaseList
+from scheduler_service.metrics import SchedulerMetrics
+from scheduler_service.peers import DraftInfo
+from scheduler_service.request import Request
+from scheduler_service.step import StepPart
+from scheduler_service.step_trace import DRAFT_METHOD, StepTrace
+from scheduler_service.wire import pack_token_ids, releases, unpack_token_ids
+from scheduler_service.worker_link import WorkerLink
+from scheduler_service.worker_stream import Exchange
+from spearhead.errors import DeadlineExceeded, SpearheadError
+from spearhead.v1 import draft_pb2, types_pb2
+
+_logger = logging.getLogger("spearhead.scheduler")
+
+DraftLink = WorkerLink[DraftInfo, draft_pb2.ProposeRequest, draft_pb2.ProposeResponse]
+
+# A sequence that the drafter cannot compute is tried again after so many messages: it may be short of
+# pages, and a drafter that fails must not take time from the batch in every step.
+_PAUSE_MESSAGES = 64
+_RESTART_REASONS = frozenset(
+    {types_pb2.ITEM_ERROR_REASON_CACHE_MISS, types_pb2.ITEM_ERROR_REASON_STALE_EPOCH}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """Drafts for one request.
+
+    Attributes:
+        token_ids: The drafts, each below the vocabulary size; possibly none.
+        computed_length: Tokens whose KV the drafter holds, drafts included.
+    """
+
+    token_ids: list[int]
+    computed_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposals:
+    """What one message to the drafter brought.
+
+    Attributes:
+        by_sequence: Sequence id to drafts.
+        worker_s: The drafter's own time, seconds.
+        network_s: The rest of the round trip.
+    """
+
+    by_sequence: dict[int, Proposal]
+    worker_s: float = 0.0
+    network_s: float = 0.0
+
+
+NO_PROPOSALS = Proposals(by_sequence={})
+
+
+class Drafting:
+    """Asks the drafter, keeps it up to date, and does without it.
+
+    Args:
+        link: The draft service; ``None`` = there is none.
+        release_list: Sequences that the drafter may forget.
+        metrics: Where failures are counted.
+        vocab_size: Drafts at or above it are dropped, with all that follow.
+        timeout_s: For one message.
+        max_timeouts: After so many in a row the drafter counts as lost.
+    """
+
+    def __init__(
+        self,
+        link: DraftLink | None,
+        release_list: ReleaseList,
+        metrics: SchedulerMetrics,
+        *,
+        vocab_size: int,
+        timeout_s: float,
+        max_timeouts: int,
+    ) -> None:
+        self._link = link
+        self._vocab_size = vocab_size
+        self._releases = release_list
+        self._metrics = metrics
+        self._timeout_s = timeout_s
+        self._max_timeouts = max_timeouts
+        self._timeout_count = 0
+        self._step_ids = itertools.count(1)
+        self._message_count = 0
+        self._paused: dict[int, int] = {}  # Sequence id to the message count at which it is tried again.
+        self._catching_up: set[int] = set()
+        self._background: asyncio.Task[None] | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether the drafter is connected and agrees on the vocabulary."""
+        return self._link is not None and self._link.ready
+
+    @property
+    def status(self) -> str:
+        """``ready``, ``absent``, ``lost: …`` or ``refused: …``."""
+        return "absent" if self._link is None else self._link.status
+
+    @property
+    def info(self) -> DraftInfo | None:
+        """What the drafter said of itself; ``None`` = it is not connected."""
+        return self._link.info if self._link is not None and self._link.ready else None
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Most drafts that the drafter gives for one sequence."""
+        info = self.info
+        return 0 if info is None else info.max_draft_tokens
+
+    @property
+    def inactive_reason(self) -> str:
+        """Why no request gets drafts now; empty = they can."""
+        if self._link is None:
+            return "no draft service"
+        return "" if self._link.ready else f"draft service {self._link.status}"
+
+    @property
+    def releases_pending(self) -> bool:
+        """Whether the drafter is to be told that sequences ended."""
+        return self._link is not None and self._link.ready and self._releases.pending(self._link.session)
+
+    def can_draft_for(self, request: Request) -> bool:
+        """Whether drafts for the request may be asked for in the next message."""
+        return (
+            self.available
+            and request.wants_drafts
+            and request.sequence_id not in self._catching_up
+            and self._paused.get(request.sequence_id, 0) <= self._message_count
+        )
+
+    def lag(self, request: Request) -> int:
+        """Tokens that the drafter must compute for the request before its first draft, but one."""
+        if self._link is not None:
+            request.draft.attach(self._link.session)
+        return request.draft_lag
+
+    def forget(self, sequence_id: int) -> None:
+        """The sequence ended."""
+        self._paused.pop(sequence_id, None)
+
+    async def propose(self, wanted: Sequence[tuple[Request, int]], trace: StepTrace) -> Proposals:
+        """Drafts for some requests; none where the drafter fails.
+
+        Args:
+            wanted: Requests that :meth:`can_draft_for`, and how many drafts each.
+            trace: The spans of the step.
+        """
+        if not wanted:
+            return NO_PROPOSALS
+        items = [self._item(request, drafts, None) for request, drafts in wanted]
+        exchange = await self._exchange(items, trace)
+        if exchange is None:
+            return NO_PROPOSALS
+        by_sequence = {}
+        for (request, drafts), item, result in zip(wanted, items, exchange.reply.results, strict=False):
+            if self._usable(request, item, result):
+                proposal = self._proposal(request, drafts, item, result)
+                by_sequence[request.sequence_id] = proposal
+                # Until the target has judged the drafts, only the tokens before them are known to stay.
+                request.draft.computed_length = min(proposal.computed_length, len(request.token_ids))
+        return Proposals(by_sequence=by_sequence, worker_s=exchange.worker_s, network_s=exchange.network_s)
+
+    def judged(self, part: StepPart, proposals: Proposals, accepted: int) -> None:
+        """The target accepted some drafts: the drafter's KV of these stays valid."""
+        proposal = proposals.by_sequence.get(part.request.sequence_id)
+        if proposal is not None and not part.request.ended:
+            part.request.draft.computed_length = min(proposal.computed_length, part.known_length + accepted)
+
+    def start_catch_up(self, wanted: Iterable[Request], token_budget: int, trace: StepTrace) -> None:
+        """Lets the drafter compute known tokens beside the target's step, without waiting for it.
+
+        Does nothing while an earlier one is under way. Tells the drafter of ended sequences too.
+
+        Args:
+            wanted: Requests whose tokens it lacks, most urgent first.
+            token_budget: Most tokens in all.
+            trace: The spans of the message.
+        """
+        if self._background is not None:
+            return
+        members = []
+        for request in wanted:
+            if token_budget < 1:
+                break
+            missing = len(request.token_ids) - request.draft.computed_length
+            members.append((request, request.draft.epoch, min(missing, token_budget)))
+            token_budget -= missing
+        if members or self.releases_pending:
+            self._catching_up = {request.sequence_id for request, _, _ in members}
+            self._background = asyncio.create_task(self._catch_up(members, trace))
+
+    async def send_releases(self, trace: StepTrace) -> None:
+        """Tells the drafter at once which sequences ended."""
+        await self._exchange([], trace)
+
+    async def close(self) -> None:
+        """Ends what runs in the background."""
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.wait([self._background])
+
+    async def _catch_up(self, members: Sequence[tuple[Request, int, int]], trace: StepTrace) -> None:
+        # Who ended or was preempted since must not be sent: its release may be in the same message.
+        alive = [(r, budget) for r, epoch, budget in members if not r.ended and r.draft.epoch == epoch]
+        items = [self._item(request, 0, budget) for request, budget in alive]
+        try:
+            exchange = await self._exchange(items, trace)
+            results = exchange.reply.results if exchange is not None else ()
+            for (request, _), item, result in zip(alive, items, results, strict=False):
+                if self._usable(request, item, result):
+                    sent = item.committed_length + len(item.token_ids) // 4
+                    request.draft.computed_length = min(result.computed_length, sent)
+        finally:
+            self._catching_up = set()
+            self._background = None
+            trace.end(time.monotonic(), {"spearhead.batch.requests": len(alive)})
+
+    def _item(self, request: Request, drafts: int, token_budget: int | None) -> draft_pb2.ProposeItem:
+        state = request.draft
+        assert self._link is not None
+        state.attach(self._link.session)
+        state.held = True
+        start = min(state.computed_length, len(request.token_ids) - 1)  # An item needs a token.
+        # The prefix cache is asked only about a new sequence, which therefore goes out whole.
+        end = None if token_budget is None or not start else start + token_budget
+        return draft_pb2.ProposeItem(
+            sequence_id=request.sequence_id,
+            epoch=state.epoch,
+            committed_length=start,
+            token_ids=pack_token_ids(request.token_ids[start:end]),
+            max_draft_tokens=drafts,
+            max_compute_tokens=token_budget,
+            sampling=request.sampling,
+        )
+
+    async def _exchange(
+        self, items: list[draft_pb2.ProposeItem], trace: StepTrace
+    ) -> Exchange[draft_pb2.ProposeResponse] | None:
+        link = self._link
+        if link is None or not link.ready:
+            return None
+        self._message_count += 1
+        span = trace.call(DRAFT_METHOD, time.monotonic())
+        message = draft_pb2.ProposeRequest(
+            step_id=next(self._step_ids),
+            traceparent=span.traceparent,
+            items=items,
+            releases=releases(self._releases.take(link.session)),
+        )
+        try:
+            exchange = await link.exchange(message, self._timeout_s)
+        except SpearheadError as error:
+            span.end(time.monotonic(), error.message)
+            self._metrics.draft_failed()
+            await self._count_timeout(link, error)
+            return None
+        self._timeout_count = 0
+        span.end(exchange.end_s)
+        return exchange
+
+    async def _count_timeout(self, link: DraftLink, error: SpearheadError) -> None:
+        if not isinstance(error, DeadlineExceeded):
+            return
+        _logger.warning("decoding without drafts for this step: %s", error.message)
+        self._timeout_count += 1
+        if self._timeout_count >= self._max_timeouts:
+            self._timeout_count = 0
+            await link.drop(f"{self._max_timeouts} messages in a row took longer than {self._timeout_s:g} s")
+
+    def _usable(
+        self, request: Request, item: draft_pb2.ProposeItem, result: draft_pb2.ProposeItemResult
+    ) -> bool:
+        state = request.draft
+        if (result.sequence_id, result.epoch) != (item.sequence_id, state.epoch):
+            self._metrics.stale_reply("draft")
+            return False
+        if not result.HasField("error"):
+            return True
+        _logger.debug("no drafts for %s: %s", request.request_id, result.error.message)
+        self._releases.add(state, request.sequence_id)
+        state.restart()
+        if result.error.reason not in _RESTART_REASONS:
+            self._paused[request.sequence_id] = self._message_count + _PAUSE_MESSAGES
+        return False
+
+    def _proposal(
+        self, request: Request, wanted: int, item: draft_pb2.ProposeItem, result: draft_pb2.ProposeItemResult
+    ) -> Proposal:
+        """The usable part of an answer: a drafter may be of any quality, so nothing in it is trusted."""
+        count = min(wanted, len(result.draft_token_ids) // 4)
+        token_ids = unpack_token_ids(result.draft_token_ids[: 4 * count])
+        good = list(itertools.takewhile(lambda token_id: token_id < self._vocab_size, token_ids))
+        computed = min(result.computed_length, len(request.token_ids) + len(good))
+        return Proposal(token_ids=good, computed_length=max(item.committed_length, computed))

@@ -1,0 +1,195 @@
+"""Every change in the life of a request, with all that hangs on it: batch, books, metrics, spans."""
+
+import time
+
+from scheduler_service.accounting import StepTimes
+from scheduler_service.batch import Batch
+from scheduler_service.drafting import Drafting
+from scheduler_service.metrics import SchedulerMetrics
+from scheduler_service.output import Finish, FinishReason
+from scheduler_service.planner import Planner
+from scheduler_service.request import NEVER_DRAFTED, Request
+from scheduler_service.step import Progress, StepPart
+from scheduler_service.step_trace import StepTrace
+from spearhead.errors import Cancelled, DeadlineExceeded, Overloaded, SpearheadError
+
+
+class Lifecycle:
+    """Moves requests through their life.
+
+    Args:
+        batch: Where they are.
+        drafting: The draft side.
+        planner: Knows about their acceptance.
+        metrics: Where they are counted.
+        aging_s: A waiting request gains one point of priority in this time.
+    """
+
+    def __init__(
+        self, batch: Batch, drafting: Drafting, planner: Planner, metrics: SchedulerMetrics, *, aging_s: float
+    ) -> None:
+        self._batch = batch
+        self._drafting = drafting
+        self._planner = planner
+        self._metrics = metrics
+        self._aging_s = aging_s
+
+    def add(self, request: Request) -> None:
+        """Lets a new request wait.
+
+        Raises:
+            RequestExists: Its id is taken.
+        """
+        depth, now_s = len(self._batch.waiting), time.monotonic()
+        self._batch.add(request, self._aging_s)
+        request.accounting.accepted_by_server(now_s)
+        request.trace.queued(now_s, depth=depth, reason="slots")
+
+    def start(self, request: Request, now_s: float) -> None:
+        """A waiting request runs."""
+        first = not request.accounting.preemptions
+        self._batch.start(request)
+        request.accounting.scheduled(now_s)
+        request.trace.prefilling(now_s)
+        if first:
+            self._metrics.started(request.prompt_length, request.accounting.queue_s)
+
+    def preempt(self, request: Request) -> None:
+        """A running request makes place and is computed again later."""
+        now_s = time.monotonic()
+        depth = len(self._batch.waiting)
+        self._batch.preempt(request, self._aging_s)
+        request.accounting.preempted()
+        request.trace.event("preempted", now_s)
+        request.trace.queued(now_s, depth=depth, reason="kv_blocks")
+        self._metrics.preempted()
+
+    def advance(
+        self,
+        part: StepPart,
+        progress: Progress,
+        times: StepTimes,
+        *,
+        step_id: int,
+        start_s: float,
+        trace: StepTrace,
+    ) -> int:
+        """A step computed something for a request.
+
+        Args:
+            part: What it was to compute.
+            progress: What it did.
+            times: Where the time of the step went.
+            step_id: The step.
+            start_s: Its start, monotonic seconds.
+            trace: Its spans.
+
+        Returns:
+            Tokens that became output.
+        """
+        request, now_s = part.request, time.monotonic()
+        request.verify.computed_length = progress.computed_length
+        request.failed_step_count = 0
+        if part.decoding:
+            request.accounting.decode_step(now_s, times)
+        else:
+            request.accounting.prefill_step(now_s)
+            computed = progress.computed_length - part.committed_length
+            request.trace.prefill_step(
+                trace.span_context, tokens=computed, cached=progress.cached_token_count
+            )
+            if part.committed_length == 0 and not request.accounting.rounds:
+                # At least one token of a prompt is always computed.
+                request.accounting.cached_tokens = min(progress.cached_token_count, request.prompt_length - 1)
+        if not progress.token_ids:
+            return 0
+        return self._commit(part, progress, step_id, start_s, now_s)
+
+    def finish(self, request: Request, finish: Finish) -> None:
+        """The request reached its end."""
+        now_s = time.monotonic()
+        if self._waits(request):
+            request.accounting.scheduled(now_s)
+        self._batch.remove(request)
+        summary = request.summary(now_s, finish)
+        self._forget(request, now_s)
+        request.trace.end(now_s, summary)
+        request.channel.end(summary)
+        self._metrics.finished(summary)
+
+    def abort(self, request: Request) -> None:
+        """The client ended the request by name; it gets what is there, and a proper end."""
+        text = request.output.flush()
+        if text:
+            request.channel.put((), text)
+        self.finish(request, Finish(reason=FinishReason.ABORT))
+
+    def fail(self, request: Request, error: SpearheadError) -> None:
+        """The request cannot go on."""
+        now_s = time.monotonic()
+        self._batch.remove(request)
+        self._forget(request, now_s)
+        request.trace.end(now_s, error)
+        request.channel.end(error)
+        self._metrics.failed(error.reason.lower())
+
+    def cancel(self, request: Request) -> None:
+        """Nobody wants the rest of the request."""
+        now_s = time.monotonic()
+        request.trace.event("cancelled", now_s)
+        if request.deadline_s is not None and now_s >= request.deadline_s:
+            self.fail(request, DeadlineExceeded(f"the deadline of request {request.request_id!r} passed"))
+        else:
+            self.fail(request, Cancelled(f"request {request.request_id!r} was cancelled by its client"))
+
+    def _commit(self, part: StepPart, progress: Progress, step_id: int, start_s: float, now_s: float) -> int:
+        request, accounting = part.request, part.request.accounting
+        last_s, drafted = accounting.last_token_s, len(part.draft_token_ids)
+        output = request.output.push(progress.token_ids)
+        kept = output.kept_count
+        request.token_ids.extend(progress.token_ids[:kept])
+        accounting.committed(now_s, kept=kept, drafted=drafted, accepted=progress.accepted)
+        self._note_speculation(request, drafted)
+        self._planner.acceptance.observe(
+            request.sequence_id, drafted=drafted, accepted=progress.accepted, step=step_id
+        )
+        self._metrics.round(
+            kept=kept,
+            drafted=drafted,
+            accepted=min(progress.accepted, kept - 1),
+            since_last_s=None if last_s is None else now_s - last_s,
+        )
+        if last_s is None:
+            self._metrics.first_token(now_s - accounting.arrival_s)
+            request.trace.event("first_token", now_s)
+        request.trace.round(
+            step_id=step_id,
+            start_s=start_s,
+            emit_s=now_s,
+            drafted=drafted,
+            accepted=progress.accepted,
+            emitted=kept,
+        )
+        try:
+            request.channel.put(progress.token_ids[:kept], output.text, progress.logprobs[:kept])
+        except Overloaded as error:
+            request.trace.event("client_slow", now_s)
+            self.fail(request, error)
+            return kept
+        if output.finish is not None:
+            self.finish(request, output.finish)
+        return kept
+
+    def _note_speculation(self, request: Request, drafted: int) -> None:
+        if drafted:
+            request.speculation_inactive = ""
+        elif request.speculation_inactive and request.wants_drafts:
+            request.speculation_inactive = self._drafting.inactive_reason or NEVER_DRAFTED
+
+    def _waits(self, request: Request) -> bool:
+        return any(waiting is request for waiting in self._batch.waiting)
+
+    def _forget(self, request: Request, now_s: float) -> None:
+        self._drafting.forget(request.sequence_id)
+        self._planner.acceptance.release(request.sequence_id)
+        self._batch.waiting.observe_finish(now_s)

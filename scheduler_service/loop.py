@@ -1,0 +1,301 @@
+"""The engine loop: plan, propose, verify, apply. It waits for workers, never for clients."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from opentelemetry.trace import Tracer
+
+from scheduler_service.accounting import StepTimes
+from scheduler_service.batch import Batch
+from scheduler_service.drafting import Drafting, Proposals
+from scheduler_service.lifecycle import Lifecycle
+from scheduler_service.metrics import SchedulerMetrics
+from scheduler_service.planner import Planner
+from scheduler_service.recovery import Recovery
+from scheduler_service.request import Request
+from scheduler_service.room import Room
+from scheduler_service.step import StepPart, interpret
+from scheduler_service.step_plan import StepPlan
+from scheduler_service.step_trace import StepTrace
+from scheduler_service.tracing import WallClock
+from scheduler_service.verifying import StepExchange, Verifying
+from spearhead.errors import SpearheadError
+
+_logger = logging.getLogger("spearhead.scheduler")
+
+
+class Loop:
+    """Runs the batch.
+
+    Args:
+        batch: The requests.
+        lifecycle: Moves them.
+        verifying: The target's side.
+        drafting: The draft side.
+        planner: Plans steps.
+        recovery: Handles failures.
+        room: Decides who runs.
+        metrics: Where steps are counted.
+        tracer: Where spans go.
+        clock: Converts times for spans.
+        vocab_size: Of the target.
+        min_catch_up_tokens: Tokens that a lagging drafter computes beside a step, at least.
+        max_draft_lag: A drafter further behind is brought up to date before it drafts.
+        verify_wait_s: A request without a deadline waits so long for a lost verify service.
+
+    Attributes:
+        step_count: Steps completed.
+        last_progress_s: Monotonic time of the last completed turn, or of the last time that work came.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch: Batch,
+        lifecycle: Lifecycle,
+        verifying: Verifying,
+        drafting: Drafting,
+        planner: Planner,
+        recovery: Recovery,
+        room: Room,
+        metrics: SchedulerMetrics,
+        tracer: Tracer,
+        clock: WallClock,
+        vocab_size: int,
+        min_catch_up_tokens: int,
+        max_draft_lag: int,
+        verify_wait_s: float,
+    ) -> None:
+        self._batch = batch
+        self._lifecycle = lifecycle
+        self._verifying = verifying
+        self._drafting = drafting
+        self._planner = planner
+        self._recovery = recovery
+        self._room = room
+        self._metrics = metrics
+        self._tracer = tracer
+        self._clock = clock
+        self._vocab_size = vocab_size
+        self._min_catch_up_tokens = min_catch_up_tokens
+        self._max_draft_lag = max_draft_lag
+        self._verify_wait_s = verify_wait_s
+        self._wake = asyncio.Event()
+        self._step_id = 0
+        self.step_count = 0
+        self.last_progress_s = time.monotonic()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are requests that could make progress now."""
+        return self._verifying.ready and (self._batch.running_count > 0 or len(self._batch.waiting) > 0)
+
+    def wake(self) -> None:
+        """Something changed: a request came or went, a worker came or went."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                if self.busy or self._verifying.releases_pending or self._drafting.releases_pending:
+                    await self._turn()
+                else:
+                    await self._rest()
+        finally:
+            await self._drafting.close()
+
+    async def _rest(self) -> None:
+        """Waits for a change; meanwhile requests without a deadline give up on a lost verify service."""
+        timeout_s = None
+        if not self._verifying.ready:
+            timeout_s = self._verifying.since_s + self._verify_wait_s - time.monotonic()
+            if timeout_s <= 0:
+                self._recovery.give_up_waiting(self._verifying.problem)
+                timeout_s = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self.last_progress_s = time.monotonic()
+
+    async def _turn(self) -> None:
+        start_s = time.monotonic()
+        plan = None
+        if self._verifying.ready:
+            self._verifying.attach(self._batch.running)
+            self._room.admit(start_s)
+            plan = self._room.plan(self._step_id + 1)
+        if plan is None or not plan.sequences:
+            await self._send_releases()
+        else:
+            await self._step(plan, start_s)
+        self.last_progress_s = time.monotonic()
+
+    async def _send_releases(self) -> None:
+        """Frees on both workers at once what ended, when no step would carry the news."""
+        self._step_id += 1
+        trace = self._trace((), "engine.release")
+        messages: list[asyncio.Task[object]] = []
+        if self._verifying.releases_pending:
+            messages.append(asyncio.create_task(self._verifying.exchange((), trace, self._step_id)))
+        if self._drafting.releases_pending:
+            messages.append(asyncio.create_task(self._drafting.send_releases(trace)))
+        if messages:
+            await asyncio.wait(messages)
+
+    async def _step(self, plan: StepPlan, start_s: float) -> None:
+        self._step_id += 1
+        by_id = {request.sequence_id: request for request in self._batch.running}
+        trace = self._trace(
+            [by_id[planned.sequence_id] for planned in plan.sequences], "engine.step", start_s
+        )
+        trace.part("schedule", start_s, time.monotonic())
+        proposals = await self._propose(plan, by_id, trace)
+        parts = _parts(plan, by_id, proposals)
+        if not parts:  # Everybody was cancelled meanwhile.
+            trace.end(time.monotonic(), {})
+            return
+        self._catch_up(plan, by_id, sum(part.row_count for part in parts))
+        for part in parts:
+            part.request.verify.held = True
+            if not part.decoding:
+                part.request.trace.prefilling(start_s)
+        exchange = await self._verifying.exchange([part.item() for part in parts], trace, self._step_id)
+        if isinstance(exchange, SpearheadError):
+            self._recovery.step_failed(parts, exchange)
+            trace.end(time.monotonic(), {"spearhead.batch.requests": len(parts)}, exchange.message)
+            return
+        self._apply(parts, proposals, exchange, trace, start_s)
+        self._learn(plan, parts, proposals, exchange)
+        self.step_count += 1
+        end_s = time.monotonic()
+        self._metrics.step(end_s - start_s)
+        trace.part("emit", exchange.end_s, end_s)
+        trace.end(end_s, self._step_attributes(parts))
+
+    async def _propose(self, plan: StepPlan, by_id: Mapping[int, Request], trace: StepTrace) -> Proposals:
+        wanted = [
+            (by_id[planned.sequence_id], planned.draft_token_count)
+            for planned in plan.sequences
+            if planned.draft_token_count and self._may_draft(by_id[planned.sequence_id])
+        ]
+        return await self._drafting.propose(wanted, trace)
+
+    def _may_draft(self, request: Request) -> bool:
+        return self._drafting.can_draft_for(request) and self._drafting.lag(request) <= self._max_draft_lag
+
+    def _catch_up(self, plan: StepPlan, by_id: Mapping[int, Request], row_count: int) -> None:
+        """Brings the drafter up to date beside the target's step, where drafts are wanted or soon will be."""
+        ahead = self._planner.drafts_pay or not any(by_id[p.sequence_id].decoding for p in plan.sequences)
+        lagging = []
+        for planned in plan.sequences:
+            request = by_id[planned.sequence_id]
+            if request.ended or not self._drafting.can_draft_for(request):
+                continue
+            lag = self._drafting.lag(request)
+            if (planned.draft_token_count and lag > self._max_draft_lag) or (
+                ahead and lag and not request.decoding
+            ):
+                lagging.append(request)
+        lagging.sort(key=lambda request: not request.decoding)
+        budget = max(row_count, self._min_catch_up_tokens)
+        self._drafting.start_catch_up(lagging, budget, self._trace(lagging, "draft.catch_up"))
+
+    def _apply(
+        self,
+        parts: Sequence[StepPart],
+        proposals: Proposals,
+        exchange: StepExchange,
+        trace: StepTrace,
+        start_s: float,
+    ) -> None:
+        times = StepTimes(
+            draft_s=proposals.worker_s,
+            verify_s=exchange.worker_s,
+            network_s=proposals.network_s + exchange.network_s,
+        )
+        short_of_pages = False
+        results = exchange.reply.results
+        if len(results) != len(parts):
+            error = SpearheadError(f"the verify service answered {len(results)} of {len(parts)} items")
+            self._recovery.step_failed(parts, error)
+            return
+        for part, result in zip(parts, results, strict=True):
+            if part.request.ended or self._recovery.is_stale(part, result):
+                continue
+            if result.HasField("error"):
+                short_of_pages |= self._recovery.item_failed(part, result.error)
+                continue
+            try:
+                progress = interpret(part, result, self._vocab_size)
+                kept = self._lifecycle.advance(
+                    part, progress, times, step_id=self._step_id, start_s=start_s, trace=trace
+                )
+                self._drafting.judged(part, proposals, progress.accepted)
+            except SpearheadError as error:
+                self._lifecycle.fail(part.request, error)
+            except Exception as error:  # A defect that one request meets must not end the others.
+                _logger.exception("request %s failed", part.request.request_id)
+                self._lifecycle.fail(part.request, SpearheadError(f"internal error: {error!r}"))
+            else:
+                trace.member(
+                    part.request,
+                    {
+                        "tokens": kept or part.compute_token_count,
+                        "drafted": len(part.draft_token_ids),
+                        "accepted": progress.accepted,
+                    },
+                )
+        if short_of_pages and not self._recovery.preempt_one():
+            self._recovery.fail_the_only_one()
+
+    def _learn(
+        self, plan: StepPlan, parts: Sequence[StepPart], proposals: Proposals, exchange: StepExchange
+    ) -> None:
+        as_planned = [(p.compute_token_count, p.draft_token_count) for p in plan.sequences] == [
+            (part.compute_token_count, len(part.draft_token_ids)) for part in parts
+        ]
+        self._planner.carried_out(
+            plan,
+            draft_s=proposals.worker_s if as_planned else None,
+            verify_s=exchange.worker_s if as_planned else None,
+        )
+        self._metrics.prediction_ratio.set(self._planner.prediction_ratio)
+
+    def _trace(self, members: Sequence[Request], name: str, start_s: float | None = None) -> StepTrace:
+        return StepTrace(
+            self._tracer,
+            self._clock,
+            name=name,
+            step_id=self._step_id,
+            start_s=time.monotonic() if start_s is None else start_s,
+            members=members,
+        )
+
+    def _step_attributes(self, parts: Sequence[StepPart]) -> dict[str, int]:
+        decoding = [part for part in parts if part.decoding]
+        return {
+            "spearhead.batch.requests": len(parts),
+            "spearhead.batch.prefill_tokens": sum(p.compute_token_count for p in parts if not p.decoding),
+            "spearhead.batch.decode_tokens": len(decoding),
+            "spearhead.batch.draft_tokens": sum(len(part.draft_token_ids) for part in decoding),
+            "spearhead.kv.blocks_free": self._verifying.free_page_count,
+            "spearhead.queue.waiting": len(self._batch.waiting),
+        }
+
+
+def _parts(plan: StepPlan, by_id: Mapping[int, Request], proposals: Proposals) -> list[StepPart]:
+    """The parts of those that are still there, with the drafts that came."""
+    parts = []
+    for planned in plan.sequences:
+        request = by_id[planned.sequence_id]
+        proposal = proposals.by_sequence.get(planned.sequence_id)
+        drafts = proposal.token_ids if proposal is not None else []
+        if not request.ended:
+            parts.append(StepPart.of(request, planned.compute_token_count, drafts))
+    return parts

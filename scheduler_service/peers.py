@@ -1,0 +1,129 @@
+"""What the scheduler knows of each kind of worker: its handshake and its stream."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import grpc
+
+from scheduler_service.latency_table import ModelProfile
+from spearhead import PROTOCOL_VERSION
+from spearhead.errors import ModelMismatch
+from spearhead.rpc import TargetConfig, create_channel, error_from_rpc
+from spearhead.v1 import draft_pb2, draft_pb2_grpc, types_pb2, verify_pb2, verify_pb2_grpc
+
+InfoT = TypeVar("InfoT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyInfo:
+    """What the verify service said in the handshake."""
+
+    model: types_pb2.ModelInfo
+    variant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftInfo:
+    """What the draft service said in the handshake."""
+
+    model: types_pb2.ModelInfo
+    max_draft_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection(Generic[InfoT]):
+    """A worker after its handshake.
+
+    Attributes:
+        info: What it said.
+        channel: To be closed by the owner.
+        call: Its streaming RPC, fresh.
+    """
+
+    info: InfoT
+    channel: grpc.aio.Channel
+    call: grpc.aio.StreamStreamCall
+
+
+class VerifyPeer:
+    """Connects to a verify service.
+
+    Args:
+        target: Where it is.
+        tokenizer_hash: Of the scheduler's own tokenizer, which the service's must equal.
+        profile: Latencies that were measured on it and must belong to it; ``None`` = none are used.
+    """
+
+    def __init__(self, target: TargetConfig, tokenizer_hash: str, profile: ModelProfile | None) -> None:
+        self.name = f"verify service at {target.address}"
+        self._target = target
+        self._tokenizer_hash = tokenizer_hash
+        self._profile = profile
+
+    async def connect(self, timeout_s: float) -> Connection[VerifyInfo]:
+        """Shakes hands over a channel of its own and opens the stream.
+
+        Raises:
+            ModelMismatch: Another contract or tokenizer.
+            ConfigError: The latency table was measured on something else.
+            SpearheadError: The service does not answer, or refuses.
+        """
+        request = verify_pb2.VerifyServiceGetModelInfoRequest(protocol_version=PROTOCOL_VERSION)
+        channel = create_channel(self._target)
+        stub = verify_pb2_grpc.VerifyServiceStub(channel)  # type: ignore[no-untyped-call]
+        async with _closing_on_error(channel):
+            reply = await stub.GetModelInfo(request, timeout=timeout_s)
+            _check_agreement(self.name, reply.info, self._tokenizer_hash, self._profile)
+        info = VerifyInfo(model=reply.info, variant=reply.variant)
+        return Connection(info=info, channel=channel, call=stub.Step())
+
+
+class DraftPeer:
+    """Connects to a draft service; arguments as for :class:`VerifyPeer`."""
+
+    def __init__(self, target: TargetConfig, tokenizer_hash: str, profile: ModelProfile | None) -> None:
+        self.name = f"draft service at {target.address}"
+        self._target = target
+        self._tokenizer_hash = tokenizer_hash
+        self._profile = profile
+
+    async def connect(self, timeout_s: float) -> Connection[DraftInfo]:
+        """Shakes hands over a channel of its own and opens the stream; errors as for :class:`VerifyPeer`."""
+        request = draft_pb2.DraftServiceGetModelInfoRequest(protocol_version=PROTOCOL_VERSION)
+        channel = create_channel(self._target)
+        stub = draft_pb2_grpc.DraftServiceStub(channel)  # type: ignore[no-untyped-call]
+        async with _closing_on_error(channel):
+            reply = await stub.GetModelInfo(request, timeout=timeout_s)
+            _check_agreement(self.name, reply.info, self._tokenizer_hash, self._profile)
+        info = DraftInfo(model=reply.info, max_draft_tokens=reply.max_draft_tokens)
+        return Connection(info=info, channel=channel, call=stub.Propose())
+
+
+@contextlib.asynccontextmanager
+async def _closing_on_error(channel: grpc.aio.Channel) -> AsyncIterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        await channel.close()
+        if isinstance(error, grpc.aio.AioRpcError):
+            raise error_from_rpc(error) from error
+        raise
+
+
+def _check_agreement(
+    name: str, info: types_pb2.ModelInfo, tokenizer_hash: str, profile: ModelProfile | None
+) -> None:
+    if info.protocol_version != PROTOCOL_VERSION:
+        raise ModelMismatch(
+            f"{name} speaks protocol version {info.protocol_version}, this scheduler {PROTOCOL_VERSION}; "
+            "run services of one release"
+        )
+    if info.tokenizer_hash != tokenizer_hash:
+        raise ModelMismatch(
+            f"{name} has tokenizer {info.tokenizer_hash}, this scheduler {tokenizer_hash}; "
+            "serve models that share one tokenizer, or correct model.tokenizer"
+        )
+    if profile is not None:
+        profile.require_match(name, device=info.device, revision=info.revision)

@@ -1,0 +1,105 @@
+"""What to do when something went wrong: with one item, with a whole step, or for lack of pages."""
+
+import logging
+from collections.abc import Sequence
+
+from scheduler_service.batch import Batch
+from scheduler_service.lifecycle import Lifecycle
+from scheduler_service.metrics import SchedulerMetrics
+from scheduler_service.request import Request
+from scheduler_service.step import StepPart
+from spearhead.errors import NotReady, Overloaded, PrecisionUnavailable, SpearheadError
+from spearhead.v1 import types_pb2, verify_pb2
+
+_logger = logging.getLogger("spearhead.scheduler")
+
+_RETRY_AFTER_S = 1.0
+_RESTART_REASONS = frozenset(
+    {types_pb2.ITEM_ERROR_REASON_CACHE_MISS, types_pb2.ITEM_ERROR_REASON_STALE_EPOCH}
+)
+
+
+class Recovery:
+    """Recovers, or fails only those requests that cannot go on.
+
+    Args:
+        batch: The requests.
+        lifecycle: Moves them.
+        metrics: Where stale replies are counted.
+        max_failed_steps: A request fails after so many failures without progress.
+    """
+
+    def __init__(
+        self, batch: Batch, lifecycle: Lifecycle, metrics: SchedulerMetrics, *, max_failed_steps: int
+    ) -> None:
+        self._batch = batch
+        self._lifecycle = lifecycle
+        self._metrics = metrics
+        self._max_failed_steps = max_failed_steps
+
+    def is_stale(self, part: StepPart, result: verify_pb2.StepItemResult) -> bool:
+        """Whether the result belongs to an earlier life of the sequence."""
+        stale = (result.sequence_id, result.epoch) != (part.request.sequence_id, part.request.verify.epoch)
+        if stale:
+            self._metrics.stale_reply("verify")
+        return stale
+
+    def item_failed(self, part: StepPart, error: types_pb2.ItemError) -> bool:
+        """One item could not be computed.
+
+        Returns:
+            Whether it was for lack of pages, so that somebody must make place.
+        """
+        request = part.request
+        _logger.info("request %s: %s", request.request_id, error.message)
+        if error.reason == types_pb2.ITEM_ERROR_REASON_OUT_OF_PAGES:
+            return True
+        if error.reason in _RESTART_REASONS:
+            request.verify.restart()
+            self._count_failure(
+                request, SpearheadError(f"the verify service keeps losing it: {error.message}")
+            )
+        elif error.reason == types_pb2.ITEM_ERROR_REASON_PRECISION_UNAVAILABLE:
+            self._lifecycle.fail(request, PrecisionUnavailable(error.message, field="precision"))
+        elif part.draft_token_ids:
+            # The drafts may be at fault, and they must not change what the client gets.
+            request.drafts_refused = True
+        else:
+            self._lifecycle.fail(request, SpearheadError(f"the target cannot compute it: {error.message}"))
+        return False
+
+    def step_failed(self, parts: Sequence[StepPart], error: SpearheadError) -> None:
+        """A whole step is lost, with all that the worker held; who cannot wait longer fails."""
+        for part in parts:
+            if not part.request.ended:
+                self._count_failure(part.request, NotReady(error.message, retry_after_s=_RETRY_AFTER_S))
+
+    def give_up_waiting(self, problem: str) -> None:
+        """Nobody but a client's own deadline bounds the wait for a lost worker; without one, this does."""
+        for request in list(self._batch):
+            if request.deadline_s is None:
+                self._lifecycle.fail(request, NotReady(problem, retry_after_s=_RETRY_AFTER_S))
+
+    def preempt_one(self) -> bool:
+        """Makes place; ``False`` when only one request runs, which nothing is taken from."""
+        victim = self._batch.preemption_victim()
+        if victim is None:
+            return False
+        _logger.info("request %s is preempted for lack of KV pages", victim.request_id)
+        self._lifecycle.preempt(victim)
+        return True
+
+    def fail_the_only_one(self) -> None:
+        """The only running request finds no pages although nobody else has any here."""
+        for request in self._batch.running:
+            error = Overloaded(
+                f"request {request.request_id!r} found no free KV pages although it ran alone; other clients "
+                "of the verify service hold them; try again later",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+            self._lifecycle.fail(request, error)
+
+    def _count_failure(self, request: Request, error: SpearheadError) -> None:
+        request.failed_step_count += 1
+        if request.failed_step_count > self._max_failed_steps:
+            self._lifecycle.fail(request, error)

@@ -1,0 +1,137 @@
+"""The state of one request, from admission to its end."""
+
+from scheduler_service.accounting import Accounting, Summary
+from scheduler_service.delivery import OutputChannel
+from scheduler_service.output import Finish, OutputAssembler
+from scheduler_service.spec import GenerationSpec
+from scheduler_service.tracing import RequestTrace
+from scheduler_service.wire import worker_precision, worker_sampling
+
+NEVER_DRAFTED = "no step with drafts"
+
+
+class WorkerSequence:
+    """How far one worker is with one sequence.
+
+    Attributes:
+        session: The connection that holds the sequence; a new connection starts from nothing.
+        epoch: Goes up with every restart.
+        computed_length: Leading tokens whose KV the worker holds.
+        held: The worker may hold pages of this sequence.
+    """
+
+    __slots__ = ("computed_length", "epoch", "held", "session")
+
+    def __init__(self) -> None:
+        self.session = 0
+        self.epoch = 0
+        self.computed_length = 0
+        self.held = False
+
+    def attach(self, session: int) -> None:
+        """Makes sure that the state is about connection ``session``."""
+        if session != self.session:
+            self.session = session
+            self.restart()
+            self.held = False
+
+    def restart(self) -> None:
+        """The worker is to compute the sequence from the start."""
+        self.epoch += 1
+        self.computed_length = 0
+
+
+class Request:
+    """One request.
+
+    Owned by the loop: nobody else changes it.
+
+    Args:
+        spec: What the client asked for.
+        sequence_id: Its name towards the workers.
+        output: Assembles its text.
+        channel: Leads to its client.
+        accounting: Its books.
+        trace: Its spans.
+        deadline_s: Monotonic time by which it must end; ``None`` = no deadline.
+    """
+
+    def __init__(
+        self,
+        spec: GenerationSpec,
+        *,
+        sequence_id: int,
+        output: OutputAssembler,
+        channel: OutputChannel,
+        accounting: Accounting,
+        trace: RequestTrace,
+        deadline_s: float | None,
+    ) -> None:
+        self.spec = spec
+        self.sequence_id = sequence_id
+        self.output = output
+        self.channel = channel
+        self.accounting = accounting
+        self.trace = trace
+        self.deadline_s = deadline_s
+        self.token_ids = list(spec.prompt_token_ids)
+        self.verify = WorkerSequence()
+        self.draft = WorkerSequence()
+        self.sampling = worker_sampling(spec)
+        self.precision = worker_precision(spec)
+        self.speculation_inactive = "disabled by request" if spec.max_draft_tokens == 0 else NEVER_DRAFTED
+        self.drafts_refused = False  # The target could not compute a step with drafts of this request.
+        self.ended = False
+        self.failed_step_count = 0  # Steps lost since the last progress.
+
+    @property
+    def request_id(self) -> str:
+        """The client's name for it."""
+        return self.spec.request_id
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens in the prompt."""
+        return len(self.spec.prompt_token_ids)
+
+    @property
+    def pending_token_count(self) -> int:
+        """Known tokens that the target has not computed, at least 1."""
+        return len(self.token_ids) - self.verify.computed_length
+
+    @property
+    def decoding(self) -> bool:
+        """Whether only the last sampled token is pending."""
+        return self.pending_token_count == 1 and len(self.token_ids) > self.prompt_length
+
+    @property
+    def draft_lag(self) -> int:
+        """Tokens that the drafter must compute besides the last one before its first draft."""
+        return max(0, len(self.token_ids) - self.draft.computed_length - 1)
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Tokens until ``max_tokens``."""
+        return self.spec.max_length - len(self.token_ids)
+
+    @property
+    def wants_drafts(self) -> bool:
+        """Whether speculation may run for it at all."""
+        return self.spec.max_draft_tokens != 0 and not self.drafts_refused
+
+    def draft_limit(self, server_limit: int) -> int:
+        """Most drafts in the next step: one token of the rest is always the target's own."""
+        if not self.wants_drafts:
+            return 0
+        own = self.spec.max_draft_tokens if self.spec.max_draft_tokens is not None else server_limit
+        return max(0, min(own, server_limit, self.remaining_tokens - 1))
+
+    def summary(self, now_s: float, finish: Finish) -> Summary:
+        """Closes the books."""
+        return self.accounting.summary(
+            now_s,
+            finish,
+            prompt_tokens=self.prompt_length,
+            completion_tokens=self.output.token_count,
+            speculation_inactive=self.speculation_inactive,
+        )

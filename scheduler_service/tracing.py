@@ -1,0 +1,192 @@
+"""The spans of one request: queue, prefill and decode segments below the RPC's own span.
+
+Times come in as monotonic seconds, recorded while the work was done. Nothing is built for a request
+whose RPC span is not recorded.
+"""
+
+import time
+from array import array
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanContext, Tracer
+
+from scheduler_service.accounting import Summary
+from scheduler_service.spec import GenerationSpec
+from spearhead.errors import SpearheadError
+
+ROUNDS_PER_SEGMENT = 256
+_ROUND_ARRAYS = ("step_ids", "start_ns", "emit_ns", "drafted", "accepted", "emitted")
+
+
+class WallClock:
+    """Turns monotonic seconds into Unix nanoseconds, by the offset at its creation."""
+
+    def __init__(self) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+
+    def unix_ns(self, monotonic_s: float) -> int:
+        """The Unix time of a monotonic time."""
+        return self._offset_ns + int(monotonic_s * 1e9)
+
+
+class RequestTrace:
+    """The spans of one request.
+
+    Args:
+        tracer: Where they go.
+        server_span: The span of the client's RPC, their parent.
+        clock: Converts times.
+    """
+
+    def __init__(self, tracer: Tracer, server_span: Span, clock: WallClock) -> None:
+        self._tracer = tracer
+        self._server_span = server_span
+        self._parent = trace.set_span_in_context(server_span, Context())
+        self._clock = clock
+        self._segment: Span | None = None
+        self._segment_name = ""
+        self._prefill: dict[str, int] = {}
+        self._rounds: dict[str, array[int]] = {}
+        self.recording = server_span.is_recording()
+
+    @property
+    def link_target(self) -> SpanContext:
+        """The span that a step of this request belongs to."""
+        return (self._segment or self._server_span).get_span_context()
+
+    @property
+    def role(self) -> str:
+        """What the request is doing: ``queue``, ``prefill`` or ``decode``."""
+        return self._segment_name
+
+    def describe(self, spec: GenerationSpec, model: str) -> None:
+        """Puts the request's parameters on the RPC's span. Never its text."""
+        if not self.recording:
+            return
+        sampling = spec.sampling
+        self._server_span.set_attributes(
+            {
+                "gen_ai.operation.name": "text_completion",
+                "gen_ai.provider.name": "spearhead",
+                "gen_ai.request.model": model,
+                "gen_ai.request.max_tokens": spec.max_tokens,
+                "gen_ai.request.temperature": sampling.temperature,
+                "gen_ai.request.top_p": sampling.top_p,
+                "gen_ai.request.top_k": sampling.top_k,
+                "gen_ai.request.seed": str(sampling.seed),  # 64 bits do not fit an attribute's integer.
+                "gen_ai.request.stream": True,
+                "gen_ai.usage.input_tokens": len(spec.prompt_token_ids),
+                "spearhead.request.id": spec.request_id,
+            }
+        )
+
+    def queued(self, now_s: float, *, depth: int, reason: str) -> None:
+        """The request waits from now on.
+
+        Args:
+            now_s: Now.
+            depth: Requests that wait before it.
+            reason: What it waits for: ``slots`` or ``kv_blocks``.
+        """
+        if self.recording:
+            self._open("queue", now_s)
+            self._set({"spearhead.queue.depth": depth, "spearhead.queue.reason": reason})
+
+    def waits_for(self, reason: str) -> None:
+        """Names what a waiting request waits for: ``slots`` or ``kv_blocks``."""
+        self._set({"spearhead.queue.reason": reason})
+
+    def prefilling(self, now_s: float) -> None:
+        """Known tokens of the request are computed from now on."""
+        if self.recording and self._segment_name != "prefill":
+            self._open("prefill", now_s)
+
+    def prefill_step(self, step: SpanContext | None, *, tokens: int, cached: int) -> None:
+        """A step computed some of them."""
+        if self._segment is None:
+            return
+        if step is not None:
+            self._segment.add_link(step)
+        for key, value in (("tokens", tokens), ("cached_tokens", cached), ("chunks", 1)):
+            self._prefill[key] = self._prefill.get(key, 0) + value
+
+    def round(
+        self, *, step_id: int, start_s: float, emit_s: float, drafted: int, accepted: int, emitted: int
+    ) -> None:
+        """A step committed tokens.
+
+        Args:
+            step_id: Which.
+            start_s: When the step began.
+            emit_s: When its tokens were handed on.
+            drafted: Drafts verified.
+            accepted: Drafts accepted.
+            emitted: Tokens handed on.
+        """
+        if not self.recording:
+            return
+        if self._segment_name != "decode":
+            self._open("decode", emit_s)
+        elif len(self._rounds["step_ids"]) >= ROUNDS_PER_SEGMENT:
+            self._open("decode", start_s)
+        start_ns, emit_ns = self._clock.unix_ns(start_s), self._clock.unix_ns(emit_s)
+        for name, value in zip(
+            _ROUND_ARRAYS, (step_id, start_ns, emit_ns, drafted, accepted, emitted), strict=True
+        ):
+            self._rounds[name].append(value)
+
+    def event(self, name: str, now_s: float, **attributes: str | int) -> None:
+        """Something rare happened to the request."""
+        if self.recording:
+            self._server_span.add_event(name, attributes, timestamp=self._clock.unix_ns(now_s))
+
+    def end(self, now_s: float, end: Summary | SpearheadError) -> None:
+        """Closes the open segment; a summary goes on the RPC's span."""
+        if not self.recording:
+            return
+        self._close(now_s)
+        self.recording = False
+        if isinstance(end, Summary):
+            self._server_span.set_attributes(_summary_attributes(end))
+
+    def _open(self, name: str, now_s: float) -> None:
+        self._close(now_s)
+        self._segment_name = name
+        self._prefill = {}
+        self._rounds = {key: array("q") for key in _ROUND_ARRAYS} if name == "decode" else {}
+        self._segment = self._tracer.start_span(
+            name, context=self._parent, start_time=self._clock.unix_ns(now_s)
+        )
+
+    def _close(self, now_s: float) -> None:
+        if self._segment is None:
+            return
+        self._set({f"spearhead.prefill.{key}": value for key, value in self._prefill.items()})
+        self._set({f"spearhead.round.{key}": values.tolist() for key, values in self._rounds.items()})
+        self._segment.end(self._clock.unix_ns(now_s))
+        self._segment = None
+
+    def _set(self, attributes: dict[str, int | str | list[int]]) -> None:
+        if self._segment is not None and attributes:
+            self._segment.set_attributes(attributes)
+
+
+def _summary_attributes(summary: Summary) -> dict[str, str | int | float | list[str]]:
+    decode_s = summary.draft_s + summary.verify_s + summary.network_s
+    first = summary.time_to_first_token_s
+    return {
+        "gen_ai.response.finish_reasons": [summary.finish.reason.value],
+        "gen_ai.usage.output_tokens": summary.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": summary.cached_tokens,
+        "gen_ai.latency.time_in_queue": summary.queue_s,
+        **({} if first is None else {"gen_ai.latency.time_to_first_token": first}),
+        "gen_ai.latency.time_in_model_prefill": summary.prefill_s,
+        "gen_ai.latency.time_in_model_decode": decode_s,
+        "gen_ai.latency.time_in_scheduler": summary.scheduler_s,
+        "gen_ai.latency.e2e": summary.e2e_s,
+        "spearhead.spec.drafted": summary.drafted_tokens,
+        "spearhead.spec.accepted": summary.accepted_tokens,
+        "spearhead.spec.rounds": summary.rounds,
+        "spearhead.preemptions": summary.preemptions,
+    }

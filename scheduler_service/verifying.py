@@ -1,0 +1,118 @@
+"""The target's side of the batch: messages to the verify service, its pages, its connection."""
+
+import time
+from collections.abc import Iterable, Sequence
+
+from scheduler_service.batch import ReleaseList
+from scheduler_service.metrics import SchedulerMetrics
+from scheduler_service.peers import VerifyInfo
+from scheduler_service.request import Request
+from scheduler_service.step_trace import VERIFY_METHOD, StepTrace
+from scheduler_service.wire import releases
+from scheduler_service.worker_link import WorkerLink
+from scheduler_service.worker_stream import Exchange
+from spearhead.errors import DeadlineExceeded, SpearheadError
+from spearhead.v1 import verify_pb2
+
+VerifyLink = WorkerLink[VerifyInfo, verify_pb2.StepRequest, verify_pb2.StepResponse]
+StepExchange = Exchange[verify_pb2.StepResponse]
+
+
+class Verifying:
+    """Talks to the verify service.
+
+    Args:
+        link: The verify service.
+        release_list: Sequences that it may forget.
+        metrics: Where failures are counted.
+        timeout_s: For one step.
+
+    Attributes:
+        free_page_count: Pages that could be allocated when the last step ended.
+        variant: The variant that computed the last step.
+    """
+
+    def __init__(
+        self, link: VerifyLink, release_list: ReleaseList, metrics: SchedulerMetrics, *, timeout_s: float
+    ) -> None:
+        self._link = link
+        self._releases = release_list
+        self._metrics = metrics
+        self._timeout_s = timeout_s
+        self._session = 0
+        self.free_page_count = 0
+        self.variant = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether steps can be sent."""
+        return self._link.ready
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the service, in words."""
+        return f"{self._link.name} is {self._link.status}"
+
+    @property
+    def since_s(self) -> float:
+        """Monotonic time at which it became ready, or was lost."""
+        return self._link.since_s
+
+    @property
+    def info(self) -> VerifyInfo | None:
+        """What it said in the last handshake; ``None`` = there was none yet."""
+        return self._link.info
+
+    @property
+    def page_size(self) -> int:
+        """Tokens in a KV page."""
+        return self._link.info.model.kv_page_size if self._link.info else 1
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of its pages in use, 0..1; 0 while it is away."""
+        if self._link.info is None or not self.ready or self._session != self._link.session:
+            return 0.0
+        return 1.0 - self.free_page_count / max(1, self._link.info.model.kv_page_count)
+
+    @property
+    def releases_pending(self) -> bool:
+        """Whether it is to be told that sequences ended."""
+        return self.ready and self._releases.pending(self._link.session)
+
+    def attach(self, requests: Iterable[Request]) -> None:
+        """After a new connection, everything that the service held is gone."""
+        if self._session != self._link.session and self._link.info is not None:
+            self._session = self._link.session
+            self.free_page_count = self._link.info.model.kv_page_count
+            self.variant = self._link.info.variant
+        for request in requests:
+            request.verify.attach(self._session)
+
+    def pages(self, tokens: int) -> int:
+        """Pages that hold so many tokens."""
+        return -(-tokens // self.page_size)
+
+    async def exchange(
+        self, items: Sequence[verify_pb2.StepItem], trace: StepTrace, step_id: int
+    ) -> StepExchange | SpearheadError:
+        """Sends a step and waits for its result; returns why the step as a whole failed."""
+        span = trace.call(VERIFY_METHOD, time.monotonic())
+        message = verify_pb2.StepRequest(
+            step_id=step_id,
+            traceparent=span.traceparent,
+            items=items,
+            releases=releases(self._releases.take(self._link.session)),
+        )
+        try:
+            exchange = await self._link.exchange(message, self._timeout_s)
+        except SpearheadError as error:
+            span.end(time.monotonic(), error.message)
+            self._metrics.step_failed()
+            if isinstance(error, DeadlineExceeded):
+                await self._link.drop(error.message)
+            return error
+        span.end(exchange.end_s)
+        self.free_page_count = exchange.reply.free_page_count
+        self.variant = exchange.reply.variant
+        return exchange

@@ -1,0 +1,158 @@
+"""Keeps one worker connected: handshake, stream, loss, backoff, and again."""
+
+import asyncio
+import enum
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Generic, Protocol
+
+from scheduler_service.peers import Connection, InfoT
+from scheduler_service.worker_stream import Exchange, ReplyT, RequestT, WorkerStream
+from spearhead.errors import DeadlineExceeded, ModelMismatch, NotReady, SpearheadError, StartupError
+
+_logger = logging.getLogger("spearhead.scheduler")
+
+
+class LinkState(enum.Enum):
+    """Where a link stands."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+class Peer(Protocol[InfoT]):
+    """How to reach one kind of worker."""
+
+    name: str
+
+    async def connect(self, timeout_s: float) -> Connection[InfoT]:
+        """Shakes hands and opens the stream."""
+
+
+class WorkerLink(Generic[InfoT, RequestT, ReplyT]):
+    """The connection to one worker, for as long as the scheduler lives.
+
+    Args:
+        peer: How to reach it.
+        connect_timeout_s: For one handshake.
+        backoff_s: Shortest and longest pause between attempts.
+        on_change: Called when the state changes.
+        on_stale: Called for a reply that came too late.
+
+    Attributes:
+        state: Where the link stands.
+        detail: Why it is lost or refused; empty when ready.
+        since_s: Monotonic time of the last change of state.
+        session: Number of the connection; sequences belong to one connection.
+        info: What the worker said in the last handshake; ``None`` before the first.
+    """
+
+    def __init__(
+        self,
+        peer: Peer[InfoT],
+        *,
+        connect_timeout_s: float,
+        backoff_s: tuple[float, float],
+        on_change: Callable[[], None],
+        on_stale: Callable[[], None],
+    ) -> None:
+        self._peer = peer
+        self._connect_timeout_s = connect_timeout_s
+        self._backoff_s = backoff_s
+        self._on_change = on_change
+        self._on_stale = on_stale
+        self._stream: WorkerStream[RequestT, ReplyT] | None = None
+        self.state = LinkState.CONNECTING
+        self.detail = ""
+        self.since_s = time.monotonic()
+        self.session = 0
+        self.info: InfoT | None = None
+
+    @property
+    def name(self) -> str:
+        """The worker, for messages."""
+        return self._peer.name
+
+    @property
+    def ready(self) -> bool:
+        """Whether messages can be exchanged."""
+        return self.state is LinkState.READY
+
+    @property
+    def status(self) -> str:
+        """The state in words, such as ``lost: connection refused``."""
+        return f"{self.state.value}: {self.detail}" if self.detail else self.state.value
+
+    async def exchange(self, message: RequestT, timeout_s: float) -> Exchange[ReplyT]:
+        """Sends one message and waits for its reply.
+
+        Raises:
+            DeadlineExceeded: No reply in time; the connection stays.
+            NotReady: The worker is away, or was lost meanwhile.
+        """
+        stream = self._stream
+        if stream is None:
+            raise NotReady(f"{self.name} is {self.status}")
+        try:
+            return await stream.exchange(message, timeout_s)
+        except DeadlineExceeded:
+            raise
+        except SpearheadError as error:
+            self._lose(stream, error.message)
+            raise
+
+    async def drop(self, reason: str) -> None:
+        """Gives the connection up; a new one is made."""
+        stream = self._stream
+        if stream is not None:
+            self._lose(stream, reason)
+            await stream.close()
+
+    async def run(self) -> None:
+        """Connects, and connects again, until cancelled."""
+        shortest, longest = self._backoff_s
+        pause = shortest
+        while True:
+            try:
+                connection = await self._peer.connect(self._connect_timeout_s)
+            except (ModelMismatch, StartupError) as error:
+                self._set(LinkState.REFUSED, error.message)
+            except SpearheadError as error:
+                self._set(LinkState.LOST, error.message)
+            else:
+                pause = shortest
+                await self._serve(connection)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, longest)
+
+    async def _serve(self, connection: Connection[InfoT]) -> None:
+        stream = WorkerStream[RequestT, ReplyT](self.name, connection.call, on_stale=self._on_stale)
+        try:
+            self.info = connection.info
+            self.session += 1
+            self._stream = stream
+            self._set(LinkState.READY, "")
+            error = await stream.wait_broken()
+            self._lose(stream, error.message)
+        finally:
+            await stream.close()
+            await connection.channel.close()
+
+    def _lose(self, stream: WorkerStream[RequestT, ReplyT], reason: str) -> None:
+        if self._stream is stream:
+            self._stream = None
+            self._set(LinkState.LOST, reason)
+
+    def _set(self, state: LinkState, detail: str) -> None:
+        if (state, detail) == (self.state, self.detail):
+            return
+        if state is not self.state:
+            self.since_s = time.monotonic()
+        level = logging.INFO if state is LinkState.READY else logging.WARNING
+        _logger.log(level, "%s is %s%s", self.name, state.value, f": {detail}" if detail else "")
+        self.state, self.detail = state, detail
+        self._on_change()

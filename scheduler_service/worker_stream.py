@@ -1,0 +1,145 @@
+"""One bidirectional stream to one worker: a request message out, the reply with its step id back."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import grpc
+
+from spearhead.errors import DeadlineExceeded, NotReady, SpearheadError
+from spearhead.rpc import error_from_rpc
+from spearhead.v1 import types_pb2
+
+
+class StepMessage(Protocol):
+    """What every message on a worker stream has."""
+
+    step_id: int
+
+
+class StepReply(StepMessage, Protocol):
+    """What every reply on a worker stream has."""
+
+    @property
+    def timing(self) -> types_pb2.WorkerTiming:
+        """Where the worker spent the time."""
+
+
+RequestT = TypeVar("RequestT", bound=StepMessage)
+ReplyT = TypeVar("ReplyT", bound=StepReply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange(Generic[ReplyT]):
+    """One round trip.
+
+    Attributes:
+        reply: The worker's answer.
+        start_s: Monotonic time when the message was handed over, seconds.
+        end_s: Monotonic time of the reply.
+    """
+
+    reply: ReplyT
+    start_s: float
+    end_s: float
+
+    @property
+    def round_trip_s(self) -> float:
+        """From message to reply, seconds."""
+        return self.end_s - self.start_s
+
+    @property
+    def worker_s(self) -> float:
+        """The worker's own time, seconds; never more than the round trip."""
+        return min(self.round_trip_s, self.reply.timing.total_ns / 1e9)
+
+    @property
+    def network_s(self) -> float:
+        """Transport and serialisation, seconds."""
+        return self.round_trip_s - self.worker_s
+
+
+class WorkerStream(Generic[RequestT, ReplyT]):
+    """The open stream.
+
+    Args:
+        name: The worker, for messages: ``verify service at 10.0.0.1:7000``.
+        call: The fresh call of the worker's streaming RPC.
+        on_stale: Called for a reply that nobody waits for any more.
+    """
+
+    def __init__(self, name: str, call: grpc.aio.StreamStreamCall, *, on_stale: Callable[[], None]) -> None:
+        self._name = name
+        self._call = call
+        self._on_stale = on_stale
+        self._waiting: dict[int, asyncio.Future[ReplyT]] = {}
+        self._write_lock = asyncio.Lock()
+        self._error: SpearheadError | None = None
+        self._reader = asyncio.create_task(self._read_replies())
+
+    async def exchange(self, message: RequestT, timeout_s: float) -> Exchange[ReplyT]:
+        """Sends one message and waits for its reply.
+
+        Raises:
+            DeadlineExceeded: No reply in time. The stream stays open; a late reply is dropped.
+            SpearheadError: The stream is broken.
+        """
+        if self._error is not None:
+            raise self._error
+        reply: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
+        self._waiting[message.step_id] = reply
+        start_s = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._write_lock:
+                    await self._call.write(message)
+                answer = await reply
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{self._name} did not answer step {message.step_id} within {timeout_s:g} s"
+            ) from None
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            # The reader learns why the call ended; a failed write only knows that it did.
+            await asyncio.wait([self._reader])
+            raise self._reason() from error
+        finally:
+            del self._waiting[message.step_id]
+        return Exchange(reply=answer, start_s=start_s, end_s=time.monotonic())
+
+    async def wait_broken(self) -> SpearheadError:
+        """Waits until the stream ends and says why."""
+        await asyncio.wait([self._reader])
+        return self._reason()
+
+    async def close(self) -> None:
+        """Ends the stream; the worker frees its sequences."""
+        self._call.cancel()
+        await asyncio.wait([self._reader])
+
+    def _reason(self) -> SpearheadError:
+        return self._error or NotReady(f"{self._name} closed the stream")
+
+    async def _read_replies(self) -> None:
+        try:
+            while (reply := await self._call.read()) is not grpc.aio.EOF:
+                waiting = self._waiting.get(reply.step_id)
+                if waiting is None or waiting.done():
+                    self._on_stale()
+                else:
+                    waiting.set_result(reply)
+            code, details = await self._call.code(), await self._call.details()
+            self._error = NotReady(f"{self._name} ended the stream: {code.name} {details or ''}".rstrip())
+        except grpc.aio.AioRpcError as error:
+            cause = error_from_rpc(error)
+            self._error = NotReady(f"{self._name} is lost: {cause.message}")
+        except asyncio.CancelledError:
+            self._error = NotReady(f"{self._name} was disconnected")
+        finally:
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(self._reason())
