@@ -6,10 +6,9 @@ cancelled stream, which a generator left at its ``yield`` never sees, is seen by
 generator is closed at once instead of at the next garbage collection.
 """
 
-import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,17 +65,10 @@ class LayerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRP
         metadata = {k: v for k, v in handler_call_details.invocation_metadata if isinstance(v, str)}
         make, behaviour = _coroutine_form(handler)
 
-        async def handle(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            response = await behaviour(request, context)
-            if handler.request_streaming:
-                # To the handler, a caller who cancels looks like the end of the requests. The cancellation
-                # itself arrives in the same turn of the event loop: let it.
-                await asyncio.sleep(0)
-            return response
-
         async def layered(request: Any, context: grpc.aio.ServicerContext) -> Any:
             call = Call(method=method, metadata=metadata, context=context)
-            return await _run(self._layers, call, lambda: handle(request, context))
+            received = _Requests(request, context) if handler.request_streaming else request
+            return await _run(self._layers, call, lambda: behaviour(received, context))
 
         return make(
             layered,
@@ -114,6 +106,29 @@ def _as_coroutine(behaviour: Callable[[Any, Any], Any]) -> _Behaviour:
                 await context.write(response)
 
     return write_all
+
+
+class _Requests:
+    """The caller's stream of requests, which ends only if the caller ended it.
+
+    To a gRPC handler, a caller who cancels mostly looks like one who has sent everything: the failed read
+    arrives first and the cancellation after it. A read past the end arrives after both.
+    """
+
+    def __init__(self, received: AsyncIterable[Any], context: grpc.aio.ServicerContext) -> None:
+        self._received = received
+        self._context = context
+
+    def __aiter__(self) -> "_Requests":
+        self._iterator = aiter(self._received)
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await anext(self._iterator)
+        except StopAsyncIteration:
+            await self._context.read()
+            raise
 
 
 async def _unimplemented(request: Any, context: grpc.aio.ServicerContext) -> None:

@@ -71,3 +71,28 @@ async def test_a_method_without_an_async_handler_is_unimplemented(serve):
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await stub.GetLoad(scheduler_pb2.GetLoadRequest())
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("attempt", range(10))
+async def test_a_caller_that_cancels_never_looks_like_one_that_has_finished(serve, scheduler, attempt):
+    class Listener(verify_pb2_grpc.VerifyServiceServicer):
+        async def Step(self, request_iterator, context):  # noqa: N802
+            try:
+                async for request in request_iterator:
+                    yield verify_pb2.StepResponse(step_id=request.step_id)
+                scheduler.log.append("finished")
+            except asyncio.CancelledError:
+                scheduler.log.append("cancelled")
+                raise
+            finally:
+                scheduler.ended.set()
+
+    running = await serve(verify=Listener())
+    async with running.channel() as channel:
+        call = verify_pb2_grpc.VerifyServiceStub(channel).Step()
+        await call.write(verify_pb2.StepRequest())
+        await call.read()
+        call.cancel()
+        async with asyncio.timeout(20):
+            await scheduler.ended.wait()
+    assert scheduler.log == ["cancelled"]
