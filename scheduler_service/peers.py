@@ -108,7 +108,7 @@ async def _closing_on_error(channel: grpc.aio.Channel) -> AsyncIterator[None]:
     except BaseException as error:
         await channel.close()
         if isinstance(error, grpc.aio.AioRpcError):
-            raise error_from_rpc(error) from error
+            raise error_from_rpc(error, "it") from error
         raise
 
 

@@ -10,7 +10,7 @@ from typing import Generic, Protocol
 
 from scheduler_service.peers import Connection, InfoT
 from scheduler_service.worker_stream import Exchange, ReplyT, RequestT, WorkerStream
-from spearhead.errors import DeadlineExceeded, ModelMismatch, NotReady, SpearheadError, StartupError
+from spearhead.errors import ModelMismatch, NotReady, SpearheadError, StartupError
 
 _logger = logging.getLogger("spearhead.scheduler")
 
@@ -99,10 +99,8 @@ class WorkerLink(Generic[InfoT, RequestT, ReplyT]):
             raise NotReady(f"{self.name} is {self.status}")
         try:
             return await stream.exchange(message, timeout_s)
-        except DeadlineExceeded:
-            raise
-        except SpearheadError as error:
-            self._lose(stream, error.message)
+        except NotReady:
+            self._lose(stream, stream.broken)
             raise
 
     async def drop(self, reason: str) -> None:
@@ -136,8 +134,7 @@ class WorkerLink(Generic[InfoT, RequestT, ReplyT]):
             self.session += 1
             self._stream = stream
             self._set(LinkState.READY, "")
-            error = await stream.wait_broken()
-            self._lose(stream, error.message)
+            self._lose(stream, await stream.wait_broken())
         finally:
             await stream.close()
             await connection.channel.close()

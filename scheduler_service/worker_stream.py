@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 import grpc
 
-from spearhead.errors import DeadlineExceeded, NotReady, SpearheadError
+from spearhead.errors import DeadlineExceeded, NotReady
 from spearhead.rpc import error_from_rpc
 from spearhead.v1 import types_pb2
 
@@ -68,6 +68,9 @@ class WorkerStream(Generic[RequestT, ReplyT]):
         name: The worker, for messages: ``verify service at 10.0.0.1:7000``.
         call: The fresh call of the worker's streaming RPC.
         on_stale: Called for a reply that nobody waits for any more.
+
+    Attributes:
+        broken: Why the stream is of no more use; empty = it works.
     """
 
     def __init__(self, name: str, call: grpc.aio.StreamStreamCall, *, on_stale: Callable[[], None]) -> None:
@@ -76,7 +79,7 @@ class WorkerStream(Generic[RequestT, ReplyT]):
         self._on_stale = on_stale
         self._waiting: dict[int, asyncio.Future[ReplyT]] = {}
         self._write_lock = asyncio.Lock()
-        self._error: SpearheadError | None = None
+        self.broken = ""
         self._reader = asyncio.create_task(self._read_replies())
 
     async def exchange(self, message: RequestT, timeout_s: float) -> Exchange[ReplyT]:
@@ -84,10 +87,10 @@ class WorkerStream(Generic[RequestT, ReplyT]):
 
         Raises:
             DeadlineExceeded: No reply in time. The stream stays open; a late reply is dropped.
-            SpearheadError: The stream is broken.
+            NotReady: The stream is broken.
         """
-        if self._error is not None:
-            raise self._error
+        if self.broken:
+            raise self._error()
         reply: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
         self._waiting[message.step_id] = reply
         start_s = time.monotonic()
@@ -106,25 +109,26 @@ class WorkerStream(Generic[RequestT, ReplyT]):
                 raise
             # The reader learns why the call ended; a failed write only knows that it did.
             await asyncio.wait([self._reader])
-            raise self._reason() from error
+            raise self._error() from error
         finally:
             del self._waiting[message.step_id]
         return Exchange(reply=answer, start_s=start_s, end_s=time.monotonic())
 
-    async def wait_broken(self) -> SpearheadError:
+    async def wait_broken(self) -> str:
         """Waits until the stream ends and says why."""
         await asyncio.wait([self._reader])
-        return self._reason()
+        return self.broken
 
     async def close(self) -> None:
         """Ends the stream; the worker frees its sequences."""
         self._call.cancel()
         await asyncio.wait([self._reader])
 
-    def _reason(self) -> SpearheadError:
-        return self._error or NotReady(f"{self._name} closed the stream")
+    def _error(self) -> NotReady:
+        return NotReady(f"{self._name} is lost: {self.broken}")
 
     async def _read_replies(self) -> None:
+        reason = "the connection was closed here"
         try:
             while (reply := await self._call.read()) is not grpc.aio.EOF:
                 waiting = self._waiting.get(reply.step_id)
@@ -133,13 +137,13 @@ class WorkerStream(Generic[RequestT, ReplyT]):
                 else:
                     waiting.set_result(reply)
             code, details = await self._call.code(), await self._call.details()
-            self._error = NotReady(f"{self._name} ended the stream: {code.name} {details or ''}".rstrip())
+            reason = f"it ended the stream: {code.name} {details or ''}".rstrip()
         except grpc.aio.AioRpcError as error:
-            cause = error_from_rpc(error)
-            self._error = NotReady(f"{self._name} is lost: {cause.message}")
+            reason = error_from_rpc(error, "it").message
         except asyncio.CancelledError:
-            self._error = NotReady(f"{self._name} was disconnected")
+            pass  # By close(), or with the whole event loop.
         finally:
+            self.broken = reason
             for waiting in self._waiting.values():
                 if not waiting.done():
-                    waiting.set_exception(self._reason())
+                    waiting.set_exception(self._error())
