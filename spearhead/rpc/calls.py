@@ -116,16 +116,15 @@ class _Requests:
     """
 
     def __init__(self, received: AsyncIterable[Any], context: grpc.aio.ServicerContext) -> None:
-        self._received = received
+        self._received = aiter(received)
         self._context = context
 
     def __aiter__(self) -> "_Requests":
-        self._iterator = aiter(self._received)
         return self
 
     async def __anext__(self) -> Any:
         try:
-            return await anext(self._iterator)
+            return await anext(self._received)
         except StopAsyncIteration:
             await self._context.read()
             raise
