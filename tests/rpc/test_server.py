@@ -111,3 +111,18 @@ async def test_leaving_the_servers_context_stops_it(telemetry):
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_no_prompt_is_logged_at_any_level_or_put_on_a_span(serve, scheduler, span_log, caplog):
+    running = await serve()
+    scheduler.release.set()
+    with caplog.at_level("DEBUG"):
+        async with running.channel() as channel:
+            stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+            async for _ in stub.Generate(scheduler_pb2.GenerateRequest(prompt="my private diary")):
+                pass
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.Abort(scheduler_pb2.AbortRequest(request_id="raise"))
+    span = await span_log.first("SERVER", "spearhead.v1.SchedulerService/Generate")
+    assert "INVALID_REQUEST" in caplog.text
+    assert "private" not in caplog.text + span.to_json()

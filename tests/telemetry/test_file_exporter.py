@@ -27,9 +27,8 @@ def finished_spans():
     tracer = provider.get_tracer("spearhead", "0.1")
     parent = context_from_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1")
     link = Link(trace.get_current_span(parent).get_span_context(), {"role": "decode", "tokens": 5})
-    span = tracer.start_span(
-        "engine.step", parent, SpanKind.CLIENT, links=[link], start_time=1_700_000_000_000
-    )
+    start_ns = 1_700_000_000_000
+    span = tracer.start_span("engine.step", parent, SpanKind.CLIENT, links=[link], start_time=start_ns)
     span.set_attributes(
         {
             "flag": True, "count": -(2**62), "ratio": 0.1, "text": "Grüße 🙂\n", "empty": "",
