@@ -1,11 +1,16 @@
 """One child process: its output, its last lines, its end."""
 
 import asyncio
+import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 _TAIL_LINES = 20
+# Run as a file: as a module it would first import this whole package.
+_TETHER = Path(__file__).with_name("tether.py")
 
 
 class Child:
@@ -24,12 +29,15 @@ class Child:
     async def start(cls, name: str, argv: Sequence[str], on_line: Callable[[str, str], None]) -> "Child":
         """Starts the process in a session of its own, so that Ctrl-C reaches only the parent.
 
+        It is tied to the parent's life all the same.
+
         Args:
             name: For people.
             argv: Command line.
             on_line: Called with the name and each line of standard output and standard error.
         """
         process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", str(_TETHER), str(os.getpid())),
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

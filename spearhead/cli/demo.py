@@ -1,11 +1,11 @@
 """``spearhead demo``: starts the services, answers one prompt, shows what speculation brought."""
 
 import argparse
-import asyncio
 import sys
 import tempfile
 from pathlib import Path
 
+from spearhead.cli.interruption import run_interruptibly
 from spearhead.cli.supervisor import Supervisor
 from spearhead.cli.tables import decode_rate, table
 from spearhead.cli.up import add_stack_options, stack_options_from
@@ -36,7 +36,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> int:
     """Answers the prompt with and without speculation."""
-    asyncio.run(_demo(arguments))
+    run_interruptibly(_demo(arguments))
     return 0
 
 

@@ -1,7 +1,6 @@
 """``spearhead profile``: measures the workers on this machine and writes the scheduler's latency table."""
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import grpc
 
 from scheduler_service.latency_table import LatencyTable, ModelProfile
+from spearhead.cli.interruption import run_interruptibly
 from spearhead.cli.supervisor import Supervisor
 from spearhead.cli.up import add_stack_options, print_line, stack_options_from
 from spearhead.errors import ConfigError, InvalidRequest
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measures and writes the table."""
     if not arguments.output.parent.is_dir():
         raise ConfigError(f"--output {arguments.output}: the folder {arguments.output.parent} does not exist")
-    table = asyncio.run(_measure(arguments))
+    table = run_interruptibly(_measure(arguments))
     table.save(arguments.output)
     print(
         f"{arguments.output}: {len(table.target.latencies)} latencies of the target"

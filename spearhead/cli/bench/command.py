@@ -1,7 +1,6 @@
 """``spearhead bench``: options, the run, the report."""
 
 import argparse
-import asyncio
 import contextlib
 import json
 import sys
@@ -17,6 +16,7 @@ from spearhead.cli.bench.report import run_table
 from spearhead.cli.bench.statistics import Summary, as_json, summarise
 from spearhead.cli.bench.workload import PlannedRequest, WorkloadOptions, plan_requests
 from spearhead.cli.connection import add_connection_options, target_from
+from spearhead.cli.interruption import run_interruptibly
 from spearhead.cli.progress import ProgressBar
 from spearhead.cli.supervisor import Supervisor
 from spearhead.cli.up import add_stack_options, print_line, stack_options_from
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("give either --address of a running server, or --model to start one")
     if arguments.compare_transformers and not arguments.model:
         raise ConfigError("--compare-transformers needs --model: the baseline runs the same weights")
-    document = asyncio.run(_bench(arguments))
+    document = run_interruptibly(_bench(arguments))
     print(json.dumps(document), flush=True)
     return 0
 
