@@ -116,15 +116,18 @@ class _Requests:
     """
 
     def __init__(self, received: AsyncIterable[Any], context: grpc.aio.ServicerContext) -> None:
-        self._received = aiter(received)
+        self._received = received
+        self._iterator: AsyncIterator[Any] | None = None
         self._context = context
 
     def __aiter__(self) -> "_Requests":
         return self
 
     async def __anext__(self) -> Any:
+        if self._iterator is None:  # made at the first use: gRPC complains of one that is never used
+            self._iterator = aiter(self._received)
         try:
-            return await anext(self._received)
+            return await anext(self._iterator)
         except StopAsyncIteration:
             await self._context.read()
             raise
