@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import transformers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spearhead.errors import InvalidRequest
@@ -15,6 +15,8 @@ from tests.tokenizer.reference import (
     train_reference,
     write_reference_folder,
 )
+
+UNTIMED = settings(deadline=None)  # How long an example takes is no claim of these tests.
 
 CONVERSATIONS = (
     [{"role": "user", "content": "What is 2+2?"}],
@@ -123,6 +125,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.load(write_reference_folder(folder, train_reference("smollm")))
 
 
+@UNTIMED
 @given(text=st.text(max_size=40))
 def test_any_text_survives(lasting: Tokenizer, text: str) -> None:
     assert lasting.decode(lasting.encode(text), skip_special_tokens=False) == text
