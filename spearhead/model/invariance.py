@@ -22,7 +22,9 @@ _LINEAR_BLOCKS = (1, 2, 4, 8, 16, 32)
 _ATTENTION_BLOCKS = (4, 8, 16, 32)
 _MOST_ROWS = 128
 _PROBE_RESULTS = 1 << 18
+_MOST_WINDOWS = 512
 _PROBE_TOKENS = 40
+_PROBE_PROMPTS = 3
 
 
 def make_invariant(decoder: Decoder, variants: Sequence[ModelWeights]) -> bool:
@@ -48,6 +50,11 @@ def make_invariant(decoder: Decoder, variants: Sequence[ModelWeights]) -> bool:
     return False
 
 
+def probe_page_count(page_size: int) -> int:
+    """Pages that the proof writes to, from page 0 on."""
+    return _PROBE_PROMPTS * -(-_PROBE_TOKENS // page_size)
+
+
 @torch.inference_mode()
 def decoder_invariant(decoder: Decoder, weights: ModelWeights) -> bool:
     """Runs one prompt whole, in chunks, token by token and beside others; true when all bits agree."""
@@ -55,7 +62,7 @@ def decoder_invariant(decoder: Decoder, weights: ModelWeights) -> bool:
     pages_each = -(-_PROBE_TOKENS // size)
     generator = torch.Generator().manual_seed(0)
     limit = decoder.config.vocab_size
-    prompts = torch.randint(limit, (3, _PROBE_TOKENS), generator=generator).tolist()
+    prompts = torch.randint(limit, (_PROBE_PROMPTS, _PROBE_TOKENS), generator=generator).tolist()
     pages = [range(i * pages_each, (i + 1) * pages_each) for i in range(len(prompts))]
 
     def run(parts: Sequence[tuple[int, int, int]], row: int) -> Tensor:
@@ -96,7 +103,7 @@ def _linear_invariant(matrix: Tensor, block: int) -> bool:
     generator = torch.Generator().manual_seed(0)
     # Two kernels can differ in as few as one result in 20,000, so the smallest count, for which libraries
     # have special kernels, is tried until enough results were compared.
-    tried = max(_PROBE_RESULTS // matrix.shape[0] // block, 4) * block
+    tried = min(max(_PROBE_RESULTS // matrix.shape[0] // block, 4), _MOST_WINDOWS) * block
     rows = torch.randn(max(tried, _MOST_ROWS), matrix.shape[1], generator=generator).to(matrix)
     expected = F.linear(rows, matrix)
     counts = {block * factor for factor in (2, 3, 4, 5, 7, 8, 11, 16)} | {64, 96}

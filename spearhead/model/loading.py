@@ -11,7 +11,7 @@ from spearhead.errors import CheckpointError, ConfigError
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.decoder import Decoder, RowBlocks
 from spearhead.model.engine import SequenceEngine
-from spearhead.model.invariance import make_invariant
+from spearhead.model.invariance import make_invariant, probe_page_count
 from spearhead.model.kv_cache import KvStorage, PageTable
 from spearhead.model.settings import KvCacheSettings, ModelSettings
 from spearhead.model.weights import ModelWeights
@@ -134,7 +134,7 @@ def load_tokenizer(path: Path, config: ModelConfig) -> Tokenizer:
 def _page_count(config: ModelConfig, settings: KvCacheSettings, dtype: torch.dtype) -> int:
     token_bytes = 2 * config.layer_count * config.kv_head_count * config.head_dim * dtype.itemsize
     count = settings.page_count or settings.memory_mib * 2**20 // (token_bytes * settings.page_size)
-    needed = -(-128 // settings.page_size)  # what the start-up proof writes to
+    needed = probe_page_count(settings.page_size)
     if count < needed:
         raise ConfigError(
             f"the KV cache has {count} pages of {settings.page_size} tokens ({token_bytes} bytes a token); "

@@ -10,7 +10,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from spearhead.model.checkpoint import load_variants, open_checkpoint
+from spearhead.model.loading import build_engine, load_tokenizer
 from spearhead.model.quantization import QuantizationScheme
+from spearhead.model.settings import KvCacheSettings, ModelSettings
 from spearhead.quant import quantize_checkpoint
 
 
@@ -62,3 +65,36 @@ def add_compensators() -> Callable[..., None]:
         (artefact / "spear" / "ec.json").write_text(json.dumps(description | changes))
 
     return add
+
+
+@pytest.fixture
+def tiny_engine(tiny_checkpoint: Callable[..., Path]) -> Callable[..., Any]:
+    """``tiny_engine(architecture="llama", pages=64, dtype="float32", variants=("fp16",)) -> SequenceEngine``."""
+
+    def make(
+        architecture: str = "llama",
+        *,
+        pages: int = 64,
+        dtype: str = "float32",
+        variants: tuple[str, ...] = ("fp16",),
+        **overrides: Any,
+    ) -> Any:
+        checkpoint = open_checkpoint(str(tiny_checkpoint(architecture, **overrides)))
+        weights = load_variants(
+            checkpoint,
+            variants=variants,
+            dtype=getattr(torch, dtype),
+            device=torch.device("cpu"),
+            quantization=QuantizationScheme.parse("group32"),
+        )
+        engine, invariant = build_engine(
+            checkpoint.config,
+            weights,
+            load_tokenizer(checkpoint.path, checkpoint.config),
+            ModelSettings(path="tiny", dtype=dtype),
+            KvCacheSettings(page_count=pages),
+        )
+        assert invariant
+        return engine
+
+    return make
