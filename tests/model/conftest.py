@@ -69,7 +69,7 @@ def add_compensators() -> Callable[..., None]:
 
 @pytest.fixture
 def tiny_engine(tiny_checkpoint: Callable[..., Path]) -> Callable[..., Any]:
-    """``tiny_engine(architecture="llama", pages=64, dtype="float32", variants=("fp16",)) -> SequenceEngine``."""
+    """``tiny_engine(architecture, pages=64, dtype="float32", variants=("fp16",)) -> SequenceEngine``."""
 
     def make(
         architecture: str = "llama",

@@ -26,7 +26,7 @@ class ItemProblem(Exception):
 
 
 @dataclass
-class Sequence_:
+class HeldSequence:
     epoch: int
     token_ids: list[int] = field(default_factory=list)
 
@@ -39,13 +39,13 @@ class FakeCache:
 
     def __init__(self, worker: "FakeWorker") -> None:
         self.worker = worker
-        self.sequences: dict[int, Sequence_] = {}
+        self.sequences: dict[int, HeldSequence] = {}
 
     @property
     def page_count(self) -> int:
         return sum(self.worker.pages(len(s.token_ids)) for s in self.sequences.values())
 
-    def extend(self, item: "verify_pb2.StepItem | draft_pb2.ProposeItem") -> tuple[Sequence_, int, bool]:
+    def extend(self, item: "verify_pb2.StepItem | draft_pb2.ProposeItem") -> tuple[HeldSequence, int, bool]:
         """Truncates and appends; returns the sequence, the cached count, and whether all tokens fitted."""
         worker, new = self.worker, unpack(item.token_ids)
         worker.expect(bool(new), "an item without tokens")
@@ -70,7 +70,7 @@ class FakeCache:
         others = worker.used_pages - (worker.pages(len(old.token_ids)) if old is not None else 0)
         if others + worker.pages(len(tokens)) > worker.page_count:
             raise ItemProblem(types_pb2.ITEM_ERROR_REASON_OUT_OF_PAGES, "no free page")
-        sequence = Sequence_(epoch=item.epoch, token_ids=tokens)
+        sequence = HeldSequence(epoch=item.epoch, token_ids=tokens)
         self.sequences[item.sequence_id] = sequence
         return sequence, cached, count == len(new)
 
@@ -238,7 +238,7 @@ class FakeVerify(FakeWorker, verify_pb2_grpc.VerifyServiceServicer):
         return result
 
     def _accept(
-        self, sequence: Sequence_, item: verify_pb2.StepItem, result: verify_pb2.StepItemResult
+        self, sequence: HeldSequence, item: verify_pb2.StepItem, result: verify_pb2.StepItemResult
     ) -> None:
         drafts = sequence.token_ids[len(sequence.token_ids) - item.draft_token_count :]
         known = sequence.token_ids[: len(sequence.token_ids) - item.draft_token_count]

@@ -19,7 +19,7 @@ from scheduler_service.policy import (
 )
 from scheduler_service.step_plan import PolicyKind
 from spearhead.errors import ConfigError
-from tests.scheduler_service.latencies import compute_bound, memory_bound
+from tests.scheduler_service.latencies import compute_bound, memory_bound, profile
 
 UNTIMED = settings(deadline=None)  # How long an example takes is no claim of these tests.
 
@@ -305,7 +305,8 @@ def test_free_rows_are_used_for_drafts_and_dear_ones_are_not() -> None:
 def test_only_sequences_whose_drafts_pay_get_them() -> None:
     good, bad = range(16), range(16, 32)
     sequences = [decode(i, max_draft_tokens=8, acceptance=0.95 if i in good else 0.2) for i in range(32)]
-    step = plan(batch(*sequences), compute_bound(0.02), PolicyConfig())
+    table = LatencyTable(target=profile(row_us=1000, base_us=20_000), draft=profile(row_us=20))
+    step = plan(batch(*sequences), table, PolicyConfig())
     counts = {planned.sequence_id: planned.draft_token_count for planned in step.sequences}
     assert all(counts[i] > 0 for i in good)
     assert all(counts[i] == 0 for i in bad)

@@ -69,7 +69,7 @@ class ToyModel:
 
 
 def save_toy_tokenizer(folder: Path, *, extra: str = "") -> Path:
-    """A byte-level tokenizer without merges: one token a byte, and an end token. ``extra`` changes its hash."""
+    """A byte-level tokenizer: one token a byte, and an end token. ``extra`` changes its hash."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {character: index for index, character in enumerate(alphabet)}
     backend = Backend(models.BPE(vocab=vocabulary, merges=[]))
