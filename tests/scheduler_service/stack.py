@@ -141,6 +141,15 @@ class Stack:
                 self._workers_changed.clear()
                 await self._workers_changed.wait()
 
+    async def wait_load(self, condition: Callable[[scheduler_pb2.GetLoadResponse], bool]) -> None:
+        """Asks for the load until a condition holds."""
+        async with asyncio.timeout(20):
+            while not condition(await self.stub.GetLoad(scheduler_pb2.GetLoadRequest())):
+                pass
+
+    async def scheduler_empty(self) -> None:
+        await self.wait_load(lambda load: load.running_requests == load.waiting_requests == 0)
+
     async def idle(self) -> None:
         """Waits until both workers hold nothing; then nothing may be left anywhere."""
         await self.verify.wait_empty()
@@ -149,9 +158,7 @@ class Stack:
         assert self.verify.used_pages == 0
         assert self.draft.used_pages == 0
         assert list(self.scheduler.batch) == []
-        async with asyncio.timeout(10):  # The worker's reply may still be under way.
-            while (await self.stub.GetLoad(scheduler_pb2.GetLoadRequest())).kv_cache_usage:
-                pass
+        await self.wait_load(lambda load: load.kv_cache_usage == 0.0)  # The reply may be under way.
 
     def check(self) -> None:
         """The contract was kept and the books agree."""

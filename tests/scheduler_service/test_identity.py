@@ -29,9 +29,7 @@ def noisy(model: ToyModel, share: float) -> Drafts:
 def hostile(tokens: Sequence[int], count: int, sampling: types_pb2.WorkerSampling) -> list[int]:
     """Nonsense: ids beyond every vocabulary, too many drafts, none at all."""
     generator = random.Random(len(tokens))
-    return [
-        generator.choice([0, 1, 255, 256, 4_000_000_000]) for _ in range(generator.randint(0, 3 * count))
-    ]
+    return [generator.choice([0, 1, 255, 256, 4_000_000_000]) for _ in range(generator.randint(0, 3 * count))]
 
 
 async def check(stack: Stack, **fields: object) -> list[Answer]:
