@@ -157,13 +157,15 @@ def draft_menu(batch: DecodeBatch, costs: WorkerCosts) -> DraftMenu:
     count = drafts.shape[1]
     expected, drafted = sums[:count], sums[count : 2 * count]
     passes = sums[2 * count :].reshape(count, -1)  # Rows of each pass of the drafter, shape (C, passes).
-    surface = _group_attention(batch, costs.target, groups, len(present))
-    draft_line = _group_attention(batch, costs.draft, groups, len(present))[:, 0]
-    draft_s = costs.draft.sampled_pass.at_each(passes).sum(axis=1) + draft_line @ drafts
-    if batch.draft_lags.any():
-        lags = np.bincount(groups, batch.draft_lags, len(present)) @ (drafts > 0)
-        forward = costs.draft.forward
-        draft_s += forward.at_each(passes[:, 0] + lags) - forward.at_each(passes[:, 0])
+    where = _group_contexts(batch, costs.target.attention_contexts, groups, len(present))
+    surface = where @ costs.target.few_rows_attention_s.T  # (G, FEW_ROWS)
+    if not np.array_equal(costs.draft.attention_contexts, costs.target.attention_contexts):
+        where = _group_contexts(batch, costs.draft.attention_contexts, groups, len(present))
+    draft_s = costs.draft.sampled_pass.at_each(passes).sum(axis=1)
+    draft_s += where @ costs.draft.few_rows_attention_s[0] @ drafts
+    lags = np.bincount(groups, batch.draft_lags, len(present)) @ (drafts > 0)
+    first = costs.draft.forward.at_each(np.stack((passes[:, 0], passes[:, 0] + lags)))
+    draft_s += first[1] - first[0]
     return DraftMenu(
         groups=groups,
         drafts=drafts,
@@ -180,12 +182,12 @@ def price(batch: DecodeBatch, costs: WorkerCosts | None, draft_counts: Ints) -> 
     attention_s = draft_s = 0.0
     drafting = bool(draft_counts.any())
     if costs is not None:
-        segment, share = _locate(costs.target, batch.contexts)
+        segment, share = _locate(costs.target.attention_contexts, batch.contexts)
         surface = costs.target.few_rows_attention_s
         low = surface[draft_counts, segment]
         attention_s = float((low + share * (surface[draft_counts, segment + 1] - low)).sum())
     if costs is not None and costs.draft is not None and drafting:
-        segment, share = _locate(costs.draft, batch.contexts)
+        segment, share = _locate(costs.draft.attention_contexts, batch.contexts)
         line = costs.draft.few_rows_attention_s[0]
         each = line[segment] + share * (line[segment + 1] - line[segment])
         passes = np.bincount(draft_counts)[:0:-1].cumsum()  # Rows of each pass, the last first.
@@ -202,19 +204,20 @@ def price(batch: DecodeBatch, costs: WorkerCosts | None, draft_counts: Ints) -> 
     )
 
 
-def _group_attention(batch: DecodeBatch, cost: StepCost, groups: Ints, group_count: int) -> Floats:
-    """Attention of each group at 1..FEW_ROWS rows a sequence, shape (G, FEW_ROWS), seconds."""
-    segment, share = _locate(cost, batch.contexts)
-    width = len(cost.attention_contexts)
-    cells = groups * width + segment
-    size = group_count * width
+def _group_contexts(batch: DecodeBatch, nodes: Floats, groups: Ints, group_count: int) -> Floats:
+    """How many sequences of each group sit at each context node, shape (G, nodes), by linear shares.
+
+    Its product with times at the nodes sums the interpolated times of a group.
+    """
+    segment, share = _locate(nodes, batch.contexts)
+    cells = groups * len(nodes) + segment
+    size = group_count * len(nodes)
     weights = np.bincount(cells, 1 - share, size) + np.bincount(cells + 1, share, size)
-    return np.asarray(weights.reshape(group_count, width) @ cost.few_rows_attention_s.T)
+    return np.asarray(weights.reshape(group_count, len(nodes)), dtype=np.float64)
 
 
-def _locate(cost: StepCost, contexts: Ints) -> tuple[Ints, Floats]:
-    """Segment of the attention surface and position in it for each context, shape (B,) each."""
-    nodes = cost.attention_contexts
+def _locate(nodes: Floats, contexts: Ints) -> tuple[Ints, Floats]:
+    """Segment between two nodes and position in it for each context, shape (B,) each."""
     segment = nodes[1:-1].searchsorted(contexts, side="right")
     low = nodes[segment]
     return segment, np.maximum((contexts - low) / (nodes[segment + 1] - low), 0.0)

@@ -4,9 +4,8 @@ There is no prefill phase and no decode phase. A sequence has tokens that the ta
 says how many of them it computes in this step and how many drafts are verified with them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import repeat
 
 import numpy as np
@@ -39,8 +38,6 @@ __all__ = [
     "plan",
 ]  # fmt: skip
 
-# Makes a planned sequence from an iterable of its fields three times faster than the class itself.
-_planned: Callable[[Iterable[int]], PlannedSequence] = partial(tuple.__new__, PlannedSequence)
 _FRESH = PlanMemory()
 _UNCORRECTED = Correction()
 
@@ -226,7 +223,8 @@ class _Step:
         planned: list[PlannedSequence] = []
         if option:
             decoded = zip(self.batch.sequence_ids, repeat(1), option.draft_counts.tolist(), strict=False)
-            planned += map(_planned, decoded)
+            # Three times faster than calling the class, which 256 sequences notice.
+            planned += map(tuple.__new__, repeat(PlannedSequence), decoded)
         planned += [PlannedSequence(chunk.sequence_id, chunk.token_count, 0) for chunk in chunks]
         ended = sum(chunk.last for chunk in chunks)
         verify_s = draft_s = step_s = None
