@@ -85,8 +85,8 @@ class VerifyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetVariant(self, request, context):
-        """Switches the variant between two steps. Sequences keep running; prefix pages of another variant
-        are never reused.
+        """Switches the variant between two steps. KV of another variant is never used: the next item of each
+        running sequence gets ITEM_ERROR_REASON_CACHE_MISS, and the caller computes it again from 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
