@@ -12,8 +12,9 @@ BUF := node_modules/.bin/buf
 
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 ARTEFACT := models/smollm2-135m-instruct-w4
+TABLE := models/latency-table.json
 PROMPT ?= Explain in three sentences why the sky is blue.
-BENCH ?= --compare-transformers
+BENCH ?= --draft-tokens auto,0 --compare-transformers
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -69,8 +70,11 @@ protos: setup
 $(BUF):
 	npm install --silent --no-save --no-package-lock --no-audit --no-fund @bufbuild/buf@$(BUF_VERSION)
 
-bench: artefact
-	$(PY) -m spearhead.cli bench --model $(ARTEFACT) --draft $(MODEL) $(BENCH)
+$(TABLE): | $(ARTEFACT)/config.json
+	$(PY) -m spearhead.cli profile --model $(ARTEFACT) --draft $(MODEL) --output $@
+
+bench: artefact $(TABLE)
+	$(PY) -m spearhead.cli bench --model $(ARTEFACT) --draft $(MODEL) --latency-table $(TABLE) $(BENCH)
 
 clean:
 	rm -rf $(VENV) models node_modules .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -22,6 +22,10 @@ from spearhead.client import (
 from spearhead.client.events import ResultBuilder
 
 _WARM_UP_TOKENS = 8
+_WHY_SLOWER = (
+    "Speculation was slower here: this draft costs about as much as the target. It pays with a smaller draft;\n"
+    "`spearhead profile` measures that, and with its table the scheduler drafts only where it pays."
+)
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -95,6 +99,8 @@ def comparison(fast: GenerationResult, plain: GenerationResult) -> str:
     rows += [[name, columns[0][name], columns[1][name]] for name in columns[0]]
     same = fast.token_ids == plain.token_ids
     verdict = "Both answers are the same, token for token." if same else "THE ANSWERS DIFFER; this is a bug."
+    if decode_rate(fast.finished) < decode_rate(plain.finished):
+        verdict += "\n" + _WHY_SLOWER
     return f"{table(rows)}\n\n{verdict}"
 
 
@@ -124,4 +130,4 @@ def _acceptance(result: GenerationResult) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds < 10 else f"{seconds:.1f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -23,6 +23,7 @@ class StackOptions:
         quantization: Scheme for rounding the target at load, such as "group32"; empty = as stored.
         listen: Where the scheduler listens.
         threads: Compute threads of each worker; 0 = the services' default.
+        latency_table: What ``spearhead profile`` wrote; the scheduler plans with it. ``None`` = as configured.
         config_folder: Holds verify.toml, draft.toml and scheduler.toml; ``None`` = defaults.
         overrides: "service.section.key=value" each, applied last.
     """
@@ -33,6 +34,7 @@ class StackOptions:
     quantization: str = ""
     listen: str = "127.0.0.1:50051"
     threads: int = 0
+    latency_table: Path | None = None
     config_folder: Path | None = None
     overrides: tuple[str, ...] = ()
 
@@ -121,6 +123,8 @@ def _scheduler_settings(options: StackOptions, sockets: Path) -> dict[str, str |
         settings["model.tokenizer"] = options.tokenizer or options.model
     if options.draft != "none":
         settings["draft.address"] = worker_address(sockets, "draft")
+    if options.latency_table is not None:
+        settings |= {"policy.kind": "table", "policy.table": str(options.latency_table)}
     return settings
 
 

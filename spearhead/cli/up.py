@@ -36,6 +36,9 @@ def add_stack_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--threads", type=int, default=0, metavar="N", help="compute threads of each worker")
     group.add_argument(
+        "--latency-table", type=Path, metavar="FILE", help="plan steps with what `spearhead profile` wrote"
+    )
+    group.add_argument(
         "--config-dir", type=Path, metavar="DIR", help="verify.toml, draft.toml, scheduler.toml"
     )
     group.add_argument(
@@ -56,6 +59,7 @@ def stack_options_from(arguments: argparse.Namespace, listen: str) -> StackOptio
         quantization=arguments.quantization,
         listen=listen,
         threads=arguments.threads,
+        latency_table=arguments.latency_table,
         config_folder=arguments.config_dir,
         overrides=tuple(arguments.set),
     )

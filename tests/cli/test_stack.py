@@ -86,3 +86,11 @@ def test_an_override_that_names_no_service_is_refused(override, tmp_path):
 def test_no_model_at_all_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="--model"):
         service_commands(StackOptions(), tmp_path)
+
+
+def test_a_latency_table_makes_the_scheduler_plan_with_it(tmp_path):
+    options = StackOptions(model="m", latency_table=tmp_path / "table.json")
+    settings = settings_of(options, tmp_path)
+    assert settings["scheduler"]["policy.kind"] == '"table"'
+    assert settings["scheduler"]["policy.table"] == f'"{tmp_path}/table.json"'
+    assert "policy.kind" not in settings_of(StackOptions(model="m"), tmp_path)["scheduler"]

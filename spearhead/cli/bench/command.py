@@ -6,18 +6,16 @@ import json
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
-from spearhead.cli.bench.drive import DriveOptions, Outcome, drive
 from spearhead.cli.bench.environment import environment
-from spearhead.cli.bench.memory import MemoryWatch
 from spearhead.cli.bench.peer import PeerOptions, measure_peer
-from spearhead.cli.bench.report import run_table
-from spearhead.cli.bench.statistics import Summary, as_json, summarise
-from spearhead.cli.bench.workload import PlannedRequest, WorkloadOptions, plan_requests
+from spearhead.cli.bench.report import compare, run_table
+from spearhead.cli.bench.runs import Load, run_comparison, run_loads, warm_up
+from spearhead.cli.bench.statistics import as_json
 from spearhead.cli.connection import add_connection_options, target_from
 from spearhead.cli.interruption import run_interruptibly
-from spearhead.cli.progress import ProgressBar
 from spearhead.cli.supervisor import Supervisor
 from spearhead.cli.up import add_stack_options, print_line, stack_options_from
 from spearhead.client import AsyncClient
@@ -58,36 +56,53 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("give either --address of a running server, or --model to start one")
     if arguments.compare_transformers and not arguments.model:
         raise ConfigError("--compare-transformers needs --model: the baseline runs the same weights")
+    try:
+        import psutil  # noqa: F401
+    except ImportError:
+        raise ConfigError("psutil is not installed; pip install 'spearhead[bench]'") from None
     document = run_interruptibly(_bench(arguments))
     print(json.dumps(document), flush=True)
     return 0
 
 
 async def _bench(arguments: argparse.Namespace) -> dict[str, object]:
-    runs: dict[str, Summary] = {}
+    # Imported here: it needs psutil, which only this command does.
+    from spearhead.cli.bench.memory import MemoryWatch
+
+    load = _load(arguments)
     async with _server(arguments) as (client, pids):
         info = await client.server_info()
-        await _warm_up(client, arguments)
+        await warm_up(client, load)
         async with MemoryWatch(pids) as memory:
-            for drafts in arguments.draft_tokens:
-                for concurrency in (0,) if arguments.rate else arguments.concurrency:
-                    label = _label(drafts, concurrency, arguments.rate)
-                    runs[label] = await _one_run(client, arguments, label, drafts, concurrency)
-    peer = await _peer(arguments, info.target.dtype)
-    print(run_table(runs, peer, memory.report()), flush=True)
+            runs = await run_loads(client, load)
+        streams = arguments.compare_streams if arguments.compare_transformers else ()
+        ours = await run_comparison(client, streams, arguments.compare_tokens)
+    comparison = compare(ours, await _peer(arguments, info.target.dtype) if streams else {})
+    print(run_table(runs, comparison, memory.report()), flush=True)
     return {
         **environment(),
         "server": {"model": info.target.model, "variant": info.variant, "dtype": info.target.dtype},
-        "workload": as_json(_load_options(arguments)),
+        "load": as_json(asdict(load)),
         "runs": {label: as_json(summary) for label, summary in runs.items()},
-        "transformers": peer,
+        "comparison": [asdict(line) for line in comparison],
         "memory": memory.report(),
     }
 
 
-def _load_options(arguments: argparse.Namespace) -> dict[str, object]:
-    names = ("requests", "rate", "prompt_words", "output_tokens", "cancel_share", "temperature", "seed")
-    return {name: getattr(arguments, name) for name in names}
+def _load(arguments: argparse.Namespace) -> Load:
+    return Load(
+        requests=arguments.requests,
+        concurrencies=(0,) if arguments.rate else arguments.concurrency,
+        rate=arguments.rate,
+        draft_tokens=arguments.draft_tokens,
+        prompt_words=arguments.prompt_words,
+        output_tokens=arguments.output_tokens,
+        cancel_share=arguments.cancel_share,
+        temperature=arguments.temperature,
+        seed=arguments.seed,
+        warm_up_requests=arguments.warm_up,
+        timeout_s=arguments.timeout,
+    )
 
 
 @contextlib.asynccontextmanager
@@ -106,46 +121,8 @@ async def _server(arguments: argparse.Namespace) -> AsyncIterator[tuple[AsyncCli
             yield client, stack.pids
 
 
-async def _warm_up(client: AsyncClient, arguments: argparse.Namespace) -> None:
-    options = WorkloadOptions(requests=arguments.warm_up, output_tokens=(8, 16), seed=arguments.seed + 1)
-    await drive(client, plan_requests(options), DriveOptions(), on_done=lambda outcome: None)
-
-
-async def _one_run(
-    client: AsyncClient, arguments: argparse.Namespace, label: str, drafts: int | None, concurrency: int
-) -> Summary:
-    bar = ProgressBar(label, arguments.requests)
-
-    def on_done(outcome: Outcome) -> None:
-        bar.advance()
-
-    options = DriveOptions(
-        concurrency=concurrency,
-        temperature=arguments.temperature,
-        draft_tokens=drafts,
-        timeout_s=arguments.timeout,
-    )
-    return summarise(await drive(client, _planned(arguments, label), options, on_done))
-
-
-def _planned(arguments: argparse.Namespace, label: str) -> tuple[PlannedRequest, ...]:
-    """Every run gets the same lengths, but prompts that no earlier run left in the prefix cache."""
-    options = WorkloadOptions(
-        requests=arguments.requests,
-        prompt_words=arguments.prompt_words,
-        output_tokens=arguments.output_tokens,
-        rate=arguments.rate,
-        cancel_share=arguments.cancel_share,
-        seed=arguments.seed,
-        label=label,
-    )
-    return plan_requests(options)
-
-
-async def _peer(arguments: argparse.Namespace, dtype: str) -> dict[str, object] | None:
+async def _peer(arguments: argparse.Namespace, dtype: str) -> dict[int, float]:
     """The baseline, after the services have gone, so that both have the machine to themselves."""
-    if not arguments.compare_transformers:
-        return None
     print("timing transformers' generate on the same weights", file=sys.stderr)
     options = PeerOptions(
         model=arguments.model,
@@ -155,12 +132,6 @@ async def _peer(arguments: argparse.Namespace, dtype: str) -> dict[str, object] 
         threads=arguments.threads,
     )
     return await measure_peer(options)
-
-
-def _label(drafts: int | None, concurrency: int, rate: float) -> str:
-    load = f"{concurrency} at once" if concurrency else f"{rate:g}/s"
-    speculation = {None: "auto", 0: "off"}.get(drafts, f"k={drafts}")
-    return f"{load}, speculation {speculation}"
 
 
 def _counts(text: str) -> tuple[int, ...]:

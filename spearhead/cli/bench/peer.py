@@ -8,14 +8,14 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spearhead.cli.bench.runs import COMPARISON_REPEATS
+from spearhead.cli.bench.workload import PlannedRequest, plan_comparison
 from spearhead.errors import SpearheadError
-
-_PROMPT = "Write a long story about a lighthouse keeper who collects letters found in bottles."
-_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class PeerOptions:
     threads: int
 
 
-async def measure_peer(options: PeerOptions) -> dict[str, object]:
+async def measure_peer(options: PeerOptions) -> dict[int, float]:
     """Runs the baseline.
 
     Returns:
-        Its JSON document: tokens a second by number of streams.
+        Tokens a second by number of streams.
 
     Raises:
         SpearheadError: It failed; the text holds its last lines.
@@ -58,12 +58,12 @@ async def measure_peer(options: PeerOptions) -> dict[str, object]:
     if process.returncode != 0:
         last = "\n".join(errors.decode(errors="replace").splitlines()[-8:])
         raise SpearheadError(f"the transformers baseline failed with code {process.returncode}:\n{last}")
-    document: dict[str, object] = json.loads(output.decode().splitlines()[-1])
-    return document
+    rates: dict[str, float] = json.loads(output.decode().splitlines()[-1])
+    return {int(streams): rate for streams, rate in rates.items()}
 
 
 def main() -> int:
-    """Times generate() and prints the document."""
+    """Times generate() and prints tokens a second by number of streams."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--dtype", default="float32")
@@ -72,24 +72,19 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=0)
     arguments = parser.parse_args()
     streams = [int(part) for part in arguments.streams.split(",")]
-    print(json.dumps(_measure(arguments, streams)))
+    rates = _measure(arguments, streams)
+    print(json.dumps(rates))
     return 0
 
 
-def _measure(arguments: argparse.Namespace, streams: list[int]) -> dict[str, Any]:
+def _measure(arguments: argparse.Namespace, streams: list[int]) -> dict[int, float]:
     import torch
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    torch.manual_seed(0)
     model, tokenizer = _load(Path(arguments.model), getattr(torch, arguments.dtype))
-    return {
-        "threads": torch.get_num_threads(),
-        "output_tokens": arguments.output_tokens,
-        "tokens_per_s": {
-            str(count): round(_rate(model, tokenizer, count, arguments.output_tokens), 2) for count in streams
-        },
-    }
+    with torch.inference_mode():
+        return {count: _rate(model, tokenizer, count, arguments.output_tokens) for count in streams}
 
 
 def _load(path: Path, dtype: Any) -> tuple[Any, Any]:
@@ -102,23 +97,32 @@ def _load(path: Path, dtype: Any) -> tuple[Any, Any]:
 
 
 def _rate(model: Any, tokenizer: Any, streams: int, output_tokens: int) -> float:
-    """Tokens a second of the fastest of some repeats, after one warm-up; prefill included."""
-    import torch
-
-    chat = [{"role": "user", "content": _PROMPT}]
-    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    inputs = tokenizer([text] * streams, return_tensors="pt", add_special_tokens=False)
-    durations = []
-    for _ in range(_REPEATS + 1):
+    """Tokens a second of the fastest repeat, after one warm-up; prefill included."""
+    best = 0.0
+    for repeat in range(COMPARISON_REPEATS + 1):
+        inputs = _inputs(tokenizer, plan_comparison(streams, output_tokens, repeat))
         began_s = time.perf_counter()
-        with torch.inference_mode():
-            output = model.generate(
-                **inputs, do_sample=False, min_new_tokens=output_tokens, max_new_tokens=output_tokens
-            )
-        durations.append(time.perf_counter() - began_s)
+        output = model.generate(
+            **inputs, do_sample=False, min_new_tokens=output_tokens, max_new_tokens=output_tokens
+        )
+        duration_s = time.perf_counter() - began_s
         if output.shape[1] != inputs["input_ids"].shape[1] + output_tokens:
             raise SystemExit("generate() returned another number of tokens than asked for")
-    return streams * output_tokens / min(durations[1:])
+        if repeat > 0:
+            best = max(best, streams * output_tokens / duration_s)
+    return best
+
+
+def _inputs(tokenizer: Any, requests: Sequence[PlannedRequest]) -> Any:
+    texts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": request.prompt}], tokenize=False, add_generation_prompt=True
+        )
+        for request in requests
+    ]
+    tokenizer.padding_side = "left"
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    return tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
 
 
 if __name__ == "__main__":

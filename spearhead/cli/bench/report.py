@@ -1,19 +1,45 @@
 """The table of a benchmark, for people; pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from spearhead.cli.bench.statistics import Percentiles, Summary
 from spearhead.cli.tables import table
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonLine:
+    """Both sides at one number of streams: equal prompts, lengths, weights, type; greedy, no speculation.
+
+    Attributes:
+        streams: At once; one batch for the baseline.
+        tokens_per_s: Ours, the best of some repeats.
+        transformers_tokens_per_s: The baseline's, likewise.
+    """
+
+    streams: int
+    tokens_per_s: float
+    transformers_tokens_per_s: float
+
+
+def compare(ours: Mapping[int, float], peer: Mapping[int, float]) -> list[ComparisonLine]:
+    """Pairs both sides' tokens a second, each by number of streams."""
+    return [
+        ComparisonLine(streams=streams, tokens_per_s=rate, transformers_tokens_per_s=peer[streams])
+        for streams, rate in ours.items()
+    ]
+
+
 def run_table(
-    runs: Mapping[str, Summary], peer: Mapping[str, object] | None, memory: Mapping[str, Mapping[str, float]]
+    runs: Mapping[str, Summary],
+    comparison: Sequence[ComparisonLine],
+    memory: Mapping[str, Mapping[str, float]],
 ) -> str:
     """One row a run, then the overhead, the baseline and the memory.
 
     Args:
         runs: By label.
-        peer: What the baseline printed, or ``None``.
+        comparison: With the baseline; may be empty.
         memory: MiB by process.
     """
     head = [
@@ -29,13 +55,8 @@ def run_table(
     rows = [head] + [_row(label, summary) for label, summary in runs.items()]
     parts = [table(rows), *_failures(runs)]
     parts.append(_overhead(runs))
-    if peer is not None:
-        rates = peer["tokens_per_s"]
-        assert isinstance(rates, Mapping)
-        parts.append(
-            "transformers' generate, same weights and dtype: "
-            + ", ".join(f"{rate} tokens/s with {count} in a batch" for count, rate in rates.items())
-        )
+    if comparison:
+        parts.append(_comparison(comparison))
     if memory:
         parts.append(_memory(memory))
     return "\n\n".join(parts)
@@ -67,6 +88,21 @@ def _overhead(runs: Mapping[str, Summary]) -> str:
     for label, summary in runs.items():
         cost = summary.overhead_ms_per_step
         rows.append([f"  {label}", f"{cost.p50:.2f}", f"{cost.p90:.2f}", f"{cost.p99:.2f}"])
+    return table(rows)
+
+
+def _comparison(lines: Sequence[ComparisonLine]) -> str:
+    rows = [["tokens/s beside transformers' generate", "ours", "transformers", "ratio"]]
+    for line in lines:
+        ratio = line.tokens_per_s / line.transformers_tokens_per_s
+        rows.append(
+            [
+                f"  {line.streams} at once",
+                f"{line.tokens_per_s:.1f}",
+                f"{line.transformers_tokens_per_s:.1f}",
+                f"{ratio:.2f}",
+            ]
+        )
     return table(rows)
 
 

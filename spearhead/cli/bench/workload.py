@@ -24,6 +24,8 @@ _CONTEXT = (
     "The last part dealt with mistakes that are often made.",
 )
 
+_COMPARISON_WORDS = 32
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRequest:
@@ -90,6 +92,23 @@ def plan_requests(options: WorkloadOptions) -> tuple[PlannedRequest, ...]:
             )
         )
     return tuple(planned)
+
+
+def plan_comparison(streams: int, output_tokens: int, repeat: int) -> tuple[PlannedRequest, ...]:
+    """Requests that run all at once and of equal length, for us and for the baseline alike.
+
+    Args:
+        streams: How many.
+        output_tokens: Of each.
+        repeat: Number of the repetition; each has prompts of its own.
+    """
+    options = WorkloadOptions(
+        requests=streams,
+        prompt_words=(_COMPARISON_WORDS, _COMPARISON_WORDS),
+        output_tokens=(output_tokens, output_tokens),
+        label=f"comparison of {streams}, {repeat}",
+    )
+    return plan_requests(options)
 
 
 def _prompt(draw: random.Random, name: str, words: int) -> str:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from spearhead.cli.bench.drive import Outcome
 from spearhead.cli.bench.memory import memory_report
-from spearhead.cli.bench.report import run_table
+from spearhead.cli.bench.report import compare, run_table
 from spearhead.cli.bench.statistics import as_json, percentile, summarise, token_gaps_s
 from spearhead.client import Finished, SpeculationStats, Timings, Usage
 
@@ -71,8 +71,8 @@ def test_the_table_has_a_row_a_run_and_lines_for_overhead_baseline_memory_and_fa
         "8 at once": summarise([outcome(finished=None, error="boom")]),
     }
     memory = {"verify": memory_report([1 << 20])}
-    text = run_table(runs, {"tokens_per_s": {"1": 12.5}}, memory)
+    text = run_table(runs, compare({1: 25.0}, {1: 12.5}), memory)
     assert "scheduler + gRPC + serialisation" in text
-    assert "12.5 tokens/s with 1 in a batch" in text
+    assert ["1", "at", "once", "25.0", "12.5", "2.00"] in [line.split() for line in text.splitlines()]
     assert "resident memory" in text
     assert "8 at once: 1 failed: boom" in text

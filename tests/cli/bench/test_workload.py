@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spearhead.cli.bench.workload import WorkloadOptions, plan_requests
+from spearhead.cli.bench.workload import WorkloadOptions, plan_comparison, plan_requests
 
 
 def test_equal_options_give_equal_requests():
@@ -35,3 +35,11 @@ def test_an_open_loop_has_rising_arrivals_at_about_its_rate():
 
 def test_a_closed_loop_has_no_arrival_times():
     assert {r.arrival_s for r in plan_requests(WorkloadOptions())} == {0.0}
+
+
+def test_a_comparison_has_equal_lengths_and_fresh_prompts_each_time():
+    first, second = plan_comparison(8, 64, repeat=1), plan_comparison(8, 64, repeat=2)
+    assert {request.max_tokens for request in first} == {64}
+    assert len({len(request.prompt.split()) for request in first + second}) == 1
+    assert not {request.prompt for request in first} & {request.prompt for request in second}
+    assert first == plan_comparison(8, 64, repeat=1)
