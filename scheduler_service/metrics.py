@@ -5,6 +5,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from scheduler_service.accounting import Summary
+from scheduler_service.validation import MAX_DRAFT_TOKENS
 
 # A step of a small model takes a few milliseconds, so the buckets are fine below 10 ms.
 _TOKEN_BUCKETS_S = (
@@ -61,11 +62,12 @@ class SchedulerMetrics:
         self._drafts = counter("spec_decode_num_drafts", "Runs of drafts verified.")
         self._draft_tokens = counter("spec_decode_num_draft_tokens", "Draft tokens verified.")
         self._accepted = counter("spec_decode_num_accepted_tokens", "Draft tokens accepted.")
-        self._accepted_at = counter(
+        accepted_at = counter(
             "spec_decode_num_accepted_tokens_per_pos",
             "Accepted drafts by position in the run.",
             ("position",),
         )
+        self._accepted_at_position = [accepted_at.labels(position) for position in range(MAX_DRAFT_TOKENS)]
         self._preemptions = counter("num_preemptions", "Requests preempted and computed again.")
         self._stale = counter("stale_replies", "Replies that came too late and were dropped.", ("worker",))
         self._draft_failures = counter("draft_failures", "Messages to the draft service that failed.")
@@ -105,7 +107,7 @@ class SchedulerMetrics:
             self._draft_tokens.inc(drafted)
             self._accepted.inc(accepted)
             for position in range(accepted):
-                self._accepted_at.labels(position).inc()
+                self._accepted_at_position[position].inc()
 
     def first_token(self, elapsed_s: float) -> None:
         """The first token of a request was committed."""

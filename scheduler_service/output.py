@@ -1,7 +1,7 @@
 """Turns committed tokens into text and decides where a request ends.
 
-Everything here works token by token, so that the outcome does not depend on how the tokens were cut
-into runs: speculation changes when a token arrives, never what it means.
+The outcome does not depend on how the tokens were cut into runs: speculation changes when a token arrives,
+never what it means. Stop strings are therefore looked for after each single token.
 """
 
 import enum
@@ -69,6 +69,11 @@ class StopStrings:
         self._stop_strings = tuple(stop_strings)
         self._held = ""
 
+    @property
+    def watching(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self._stop_strings)
+
     def feed(self, text: str) -> tuple[str, str]:
         """Takes the next piece of text.
 
@@ -134,6 +139,8 @@ class OutputAssembler:
         A stop string or stop token wins over ``max_tokens`` when both come with the same token.
         """
         text = ""
+        if not self._stops.watching:
+            return self._push_run(token_ids)
         for index, token_id in enumerate(token_ids):
             released, finish = self._push_token(token_id)
             text += released
@@ -145,6 +152,23 @@ class OutputAssembler:
         """The text that is still held back, for an output that is ended from outside."""
         released, stop = self._stops.feed(self._detokenizer.flush())
         return released if stop else released + self._stops.flush()
+
+    def _push_run(self, token_ids: Sequence[int]) -> OutputStep:
+        """The whole run at once: without stop strings only ids and counts can end it."""
+        first, room = self.token_count, self._max_tokens - self.token_count
+        run = token_ids[:room]
+        finish = Finish(reason=FinishReason.LENGTH) if len(token_ids) >= room else None
+        for index, token_id in enumerate(run):
+            if token_id in self._stop_token_ids and first + index >= self._min_tokens:
+                run = run[: index + 1]
+                finish = Finish(reason=FinishReason.STOP, stop_token_id=token_id)
+                break
+        self.token_count += len(run)
+        stopped = finish is not None and finish.stop_token_id is not None
+        text = self._detokenizer.push(run[:-1] if stopped else run)
+        if finish is not None:
+            text += self._detokenizer.flush()
+        return OutputStep(kept_count=len(run), text=text, finish=finish)
 
     def _push_token(self, token_id: int) -> tuple[str, Finish | None]:
         stopping = token_id in self._stop_token_ids and self.token_count >= self._min_tokens

@@ -88,7 +88,9 @@ class FakeWorker:
         page_count: int = 1000,
         context_length: int = 4096,
         eos_token_ids: Sequence[int] = (),
+        revision: str = "sha256:1",
     ) -> None:
+        self.revision = revision
         self.model = model
         self.tokenizer_hash = tokenizer_hash
         self.vocab_size = vocab_size
@@ -144,7 +146,7 @@ class FakeWorker:
         return types_pb2.ModelInfo(
             protocol_version=PROTOCOL_VERSION,
             model="toy",
-            revision="sha256:toy",
+            revision=self.revision,
             tokenizer_hash=self.tokenizer_hash,
             vocab_size=self.vocab_size,
             context_length=self.context_length,

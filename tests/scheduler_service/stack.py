@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from scheduler_service.config import LimitsSection, ModelSection, PolicySection, SchedulerConfig
+from scheduler_service.latency_table import LatencyTable
 from scheduler_service.scheduler import Scheduler
 from scheduler_service.servicer import SERVICE, SchedulerServicer
 from scheduler_service.validation import RequestLimits, resolve
@@ -151,7 +152,8 @@ class Stack:
         await self.wait_load(lambda load: load.running_requests == load.waiting_requests == 0)
 
     async def idle(self) -> None:
-        """Waits until both workers hold nothing; then nothing may be left anywhere."""
+        """Waits until no request lives and both workers hold nothing; then nothing may be left anywhere."""
+        await self.scheduler_empty()
         await self.verify.wait_empty()
         await self.draft.wait_empty()
         self.check()
@@ -242,6 +244,7 @@ async def run_stack(
     limits: dict[str, Any] | None = None,
     policy: dict[str, Any] | None = None,
     telemetry: Telemetry | None = None,
+    table: LatencyTable | None = None,
     wait_ready: bool = True,
 ) -> AsyncIterator[Stack]:
     """Starts fakes and scheduler; at the end nothing may be left on the workers."""
@@ -259,11 +262,11 @@ async def run_stack(
         verify=TargetConfig(address=servers[0].address),
         draft=TargetConfig(address=servers[1].address) if with_draft else None,
         limits=LimitsSection(**(FAST_LIMITS | (limits or {}))),
-        policy=PolicySection(**(policy or {})),
+        policy=PolicySection(**({"table": Path("in memory")} if table else {}), **(policy or {})),
     )
     telemetry = telemetry or Telemetry.disabled()
     workers_changed = asyncio.Event()
-    scheduler = Scheduler(config, tokenizer, telemetry, on_change=workers_changed.set)
+    scheduler = Scheduler(config, tokenizer, telemetry, table=table, on_change=workers_changed.set)
     server = Server(
         EndpointConfig(listen=f"unix:{folder / 's.sock'}"), service_names=[SERVICE], telemetry=telemetry
     )

@@ -1,43 +1,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.trace import INVALID_SPAN, NoOpTracer
 
-from scheduler_service.accounting import Accounting
 from scheduler_service.admission import QueueLimits, WaitingQueue
-from scheduler_service.delivery import OutputChannel
-from scheduler_service.output import OutputAssembler
 from scheduler_service.request import Request
-from scheduler_service.spec import GenerationSpec
-from scheduler_service.tracing import RequestTrace, WallClock
 from spearhead.errors import Overloaded
+from tests.scheduler_service.requests import make_request
 
 LIMITS = QueueLimits(max_requests=2, max_tokens=10, max_pages=5, page_size=4)
-
-
-class NoText:
-    def push(self, ids: object) -> str:
-        return ""
-
-    def flush(self) -> str:
-        return ""
-
-
-def make_request(
-    number: int, *, prompt: int = 3, priority: int = 0, arrival_s: float | None = None
-) -> Request:
-    spec = GenerationSpec(
-        request_id=str(number), prompt_token_ids=tuple(range(prompt)), max_tokens=1, priority=priority
-    )
-    return Request(
-        spec,
-        sequence_id=number,
-        output=OutputAssembler(NoText(), stop_strings=(), stop_token_ids=(), min_tokens=0, max_tokens=1),
-        channel=OutputChannel(10),
-        accounting=Accounting(float(number) if arrival_s is None else arrival_s),
-        trace=RequestTrace(NoOpTracer(), INVALID_SPAN, WallClock()),
-        deadline_s=None,
-    )
 
 
 def fill(*requests: Request, aging_s: float = 1.0) -> WaitingQueue:

@@ -7,7 +7,7 @@ import random
 import grpc
 import pytest
 
-from spearhead.errors import DeadlineExceeded, Overloaded
+from spearhead.errors import DeadlineExceeded, Overloaded, SpearheadError
 from spearhead.rpc import TargetConfig, create_channel, error_from_rpc
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc
 from tests.scheduler_service.conftest import StackFactory
@@ -141,14 +141,20 @@ async def test_a_reader_that_never_reads_ends_alone(make_stack: StackFactory) ->
             assert answer.token_ids == stack.expected(other)
             await stack.scheduler_empty()
             await stack.verify.wait_empty()
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                while (await stalled.read()) is not grpc.aio.EOF:
-                    pass
-            error = error_from_rpc(caught.value)
+            error = await read_to_failure(stalled)
             assert isinstance(error, Overloaded)
             assert "reads too slowly" in error.message
         assert stack.metric("request_failure_total", reason="overloaded") == 1
         await stack.idle()
+
+
+async def read_to_failure(call: grpc.aio.UnaryStreamCall) -> SpearheadError:
+    try:
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error_from_rpc(error)
+    raise AssertionError("the call did not fail")
 
 
 async def test_a_client_that_disappears_is_noticed(stack: Stack) -> None:

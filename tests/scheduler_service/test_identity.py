@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from scheduler_service.latency_table import LatencyTable
 from spearhead.v1 import types_pb2
 from tests.scheduler_service.conftest import StackFactory
 from tests.scheduler_service.fake_workers import Drafts
+from tests.scheduler_service.latencies import compute_bound, memory_bound
 from tests.scheduler_service.stack import Answer, Stack
 from tests.scheduler_service.toy_model import ToyModel
 
@@ -83,6 +85,18 @@ async def test_output_does_not_depend_on_the_chunking(make_stack: StackFactory, 
     policy = {"static_step_tokens": step_tokens, "static_draft_tokens": 2}
     async with make_stack(policy=policy, limits={"max_step_tokens": step_tokens}) as stack:
         await check(stack)
+
+
+@pytest.mark.parametrize("kind", ["table", "linear"])
+@pytest.mark.parametrize("table", [memory_bound(), compute_bound()], ids=["memory", "compute"])
+async def test_output_does_not_depend_on_the_policy(
+    make_stack: StackFactory, table: LatencyTable, kind: str
+) -> None:
+    async with make_stack(table=table, policy={"kind": kind, "static_step_tokens": 32}) as stack:
+        stack.draft.drafter = noisy(stack.model, 0.7)
+        for slo in ({}, {"itl_ms": 12.0}):
+            await check(stack, slo=slo)
+        assert stack.metric("step_prediction_ratio") > 0
 
 
 async def test_output_does_not_depend_on_the_prefix_cache(stack: Stack) -> None:

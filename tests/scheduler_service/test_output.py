@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -144,7 +145,7 @@ cuts = st.lists(st.integers(0, 12), max_size=4)
 
 def cut(token_ids: list[int], places: list[int]) -> list[list[int]]:
     edges = [0, *sorted(min(place, len(token_ids)) for place in places), len(token_ids)]
-    return [token_ids[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [token_ids[a:b] for a, b in itertools.pairwise(edges)]
 
 
 @given(

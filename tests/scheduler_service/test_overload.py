@@ -29,7 +29,7 @@ async def refused(stack: Stack, request: scheduler_pb2.GenerateRequest) -> Spear
 
 
 def details(error: grpc.aio.AioRpcError, cls: Any) -> list[Any]:
-    metadata = {key: value for key, value in error.trailing_metadata() or ()}
+    metadata = dict(error.trailing_metadata() or ())
     status = status_pb2.Status.FromString(metadata["grpc-status-details-bin"])
     found = []
     for detail in status.details:

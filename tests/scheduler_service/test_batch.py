@@ -1,0 +1,94 @@
+import pytest
+
+from scheduler_service.batch import Batch, ReleaseList
+from scheduler_service.request import Request, WorkerSequence
+from spearhead.errors import RequestExists
+from tests.scheduler_service.requests import make_request
+
+
+def held(session: int) -> WorkerSequence:
+    sequence = WorkerSequence()
+    sequence.attach(session)
+    sequence.held = True
+    return sequence
+
+
+def batch_of(*requests: Request, running: int = 0) -> Batch:
+    batch = Batch()
+    for request in requests:
+        batch.add(request, 1.0)
+    for request in requests[:running]:
+        batch.start(request)
+    return batch
+
+
+def test_only_what_a_worker_holds_is_released_and_only_once() -> None:
+    releases = ReleaseList()
+    releases.add(WorkerSequence(), 1)
+    sequence = held(session=3)
+    releases.add(sequence, 2)
+    releases.add(sequence, 2)
+    assert releases.pending(3)
+    assert releases.take(3) == [2]
+    assert not releases.pending(3)
+
+
+def test_a_new_connection_has_nothing_to_release() -> None:
+    releases = ReleaseList()
+    releases.add(held(session=3), 1)
+    assert not releases.pending(4)
+    assert releases.take(4) == []
+
+
+def test_a_sequence_starts_over_on_a_new_connection() -> None:
+    sequence = held(session=1)
+    epoch, sequence.computed_length = sequence.epoch, 17
+    sequence.attach(1)
+    assert (sequence.computed_length, sequence.epoch, sequence.held) == (17, epoch, True)
+    sequence.attach(2)
+    assert (sequence.computed_length, sequence.epoch, sequence.held) == (0, epoch + 1, False)
+
+
+def test_a_request_id_is_taken_until_its_request_ends() -> None:
+    first, second = make_request(1), make_request(1)
+    batch = batch_of(first)
+    with pytest.raises(RequestExists, match="'1'"):
+        batch.add(second, 1.0)
+    batch.remove(first)
+    batch.add(second, 1.0)
+    batch.check_integrity()
+
+
+def test_a_preempted_request_waits_with_a_new_epoch_and_frees_its_pages() -> None:
+    request = make_request(1)
+    batch = batch_of(request, make_request(2), running=1)
+    for sequence in (request.verify, request.draft):
+        sequence.attach(1)
+        sequence.held, sequence.computed_length = True, 3
+    epoch = request.verify.epoch
+    batch.preempt(request, 1.0)
+    assert (batch.running, batch.waiting.first()) == ((), request)
+    assert (request.verify.epoch, request.verify.computed_length) == (epoch + 1, 0)
+    assert batch.verify_releases.take(1) == batch.draft_releases.take(1) == [1]
+    batch.check_integrity()
+
+
+def test_the_newest_of_the_lowest_priority_is_preempted() -> None:
+    requests = [make_request(1, priority=0), make_request(2, priority=5), make_request(3, priority=0)]
+    batch = batch_of(*requests, running=3)
+    assert batch.preemption_victim() is requests[2]
+
+
+def test_the_only_running_request_is_never_preempted() -> None:
+    assert batch_of(make_request(1), make_request(2), running=1).preemption_victim() is None
+    assert batch_of(make_request(1)).preemption_victim() is None
+
+
+def test_removing_a_request_empties_every_place() -> None:
+    requests = [make_request(n) for n in range(4)]
+    batch = batch_of(*requests, running=2)
+    for request in requests:
+        batch.remove(request)
+        batch.check_integrity()
+        assert request.ended
+    assert (len(batch.waiting), batch.running_count, list(batch)) == (0, 0, [])
