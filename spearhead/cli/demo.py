@@ -23,8 +23,8 @@ from spearhead.client.events import ResultBuilder
 
 _WARM_UP_TOKENS = 8
 _WHY_SLOWER = (
-    "Speculation was slower here: this draft costs about as much as the target. It pays with a smaller draft;\n"
-    "`spearhead profile` measures that, and with its table the scheduler drafts only where it pays."
+    "Speculation was slower here: this draft costs about as much as the target. It pays with a smaller\n"
+    "draft; with the table of `spearhead profile` the scheduler drafts only where it pays."
 )
 
 

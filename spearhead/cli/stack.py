@@ -23,7 +23,7 @@ class StackOptions:
         quantization: Scheme for rounding the target at load, such as "group32"; empty = as stored.
         listen: Where the scheduler listens.
         threads: Compute threads of each worker; 0 = the services' default.
-        latency_table: What ``spearhead profile`` wrote; the scheduler plans with it. ``None`` = as configured.
+        latency_table: File that ``spearhead profile`` wrote, to plan with; ``None`` = as configured.
         config_folder: Holds verify.toml, draft.toml and scheduler.toml; ``None`` = defaults.
         overrides: "service.section.key=value" each, applied last.
     """

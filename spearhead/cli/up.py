@@ -7,8 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
+from spearhead.cli.checks.ports import check_listen
 from spearhead.cli.stack import StackOptions
 from spearhead.cli.supervisor import Supervisor
+from spearhead.errors import ConfigError
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -66,7 +68,14 @@ def stack_options_from(arguments: argparse.Namespace, listen: str) -> StackOptio
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the stack until a signal (exit code 0) or until a service dies (1)."""
+    """Runs the stack until a signal (exit code 0) or until a service dies (1).
+
+    Raises:
+        ConfigError: The front door's address cannot be used; said before any model is loaded.
+    """
+    front = check_listen(arguments.listen)
+    if not front.ok:
+        raise ConfigError(f"{front.subject} {front.text}; {front.remedy}")
     return asyncio.run(_serve(stack_options_from(arguments, arguments.listen)))
 
 

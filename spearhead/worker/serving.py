@@ -52,7 +52,7 @@ async def serve_worker(
         loading = asyncio.create_task(thread.run(lambda: load(servicer)))
         await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
-            loading.result()
+            await _raise_failure(loading, server, serving)
             server.health.watch_heartbeat(lambda: thread.last_progress_s, lambda: thread.busy, stuck_after_s)
             server.health.set_started()
             server.health.set_ready(True)
@@ -61,6 +61,14 @@ async def serve_worker(
     finally:
         telemetry.shutdown()
         thread.close()
+
+
+async def _raise_failure(loading: asyncio.Task[Any], server: Server, serving: asyncio.Task[None]) -> None:
+    """Raises what loading raised; the port is closed first, or gRPC complains at exit of a lost loop."""
+    if loading.exception() is not None:
+        serving.cancel()
+        await server.drain(0.0)
+    loading.result()
 
 
 def _ender(servicer: WorkerServicer) -> Callable[[], Any]:
