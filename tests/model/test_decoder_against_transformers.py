@@ -1,6 +1,6 @@
 """Logits and greedy text of our decoder against transformers, the oracle."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +181,16 @@ PROMPTS = (
 GENERATED = 200
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small matrices gain little from threads, and lose much when other processes want the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def smollm2() -> Checkpoint:
     if not MODEL.exists():
         pytest.skip(f"{MODEL} is missing; run `make model`")
@@ -199,7 +208,8 @@ def transformers_model(checkpoint: Checkpoint) -> Any:
 
 
 @pytest.mark.model
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("one_thread")
 def test_greedy_text_of_smollm2_equals_that_of_transformers(smollm2: Checkpoint) -> None:
     tokenizer = Tokenizer.load(MODEL)
     encoded = [tokenizer.encode(prompt) for prompt in PROMPTS]
