@@ -5,15 +5,15 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from scheduler_service.batch import ReleaseList
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.peers import DraftInfo
+from scheduler_service.proposals import NO_PROPOSALS, Proposals, read_proposal
 from scheduler_service.request import Request
 from scheduler_service.step import StepPart
 from scheduler_service.step_trace import DRAFT_METHOD, StepTrace
-from scheduler_service.wire import pack_token_ids, releases, unpack_token_ids
+from scheduler_service.wire import pack_token_ids, releases
 from scheduler_service.worker_link import WorkerLink
 from scheduler_service.worker_stream import Exchange
 from spearhead.errors import DeadlineExceeded, SpearheadError
@@ -29,37 +29,6 @@ _PAUSE_MESSAGES = 64
 _RESTART_REASONS = frozenset(
     {types_pb2.ITEM_ERROR_REASON_CACHE_MISS, types_pb2.ITEM_ERROR_REASON_STALE_EPOCH}
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """Drafts for one request.
-
-    Attributes:
-        token_ids: The drafts, each below the vocabulary size; possibly none.
-        computed_length: Tokens whose KV the drafter holds, drafts included.
-    """
-
-    token_ids: list[int]
-    computed_length: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposals:
-    """What one message to the drafter brought.
-
-    Attributes:
-        by_sequence: Sequence id to drafts.
-        worker_s: The drafter's own time, seconds.
-        network_s: The rest of the round trip.
-    """
-
-    by_sequence: dict[int, Proposal]
-    worker_s: float = 0.0
-    network_s: float = 0.0
-
-
-NO_PROPOSALS = Proposals(by_sequence={})
 
 
 class Drafting:
@@ -165,7 +134,7 @@ class Drafting:
         by_sequence = {}
         for (request, drafts), item, result in zip(wanted, items, exchange.reply.results, strict=False):
             if self._usable(request, item, result):
-                proposal = self._proposal(request, drafts, item, result)
+                proposal = read_proposal(request, drafts, item, result, self._vocab_size)
                 by_sequence[request.sequence_id] = proposal
                 # Until the target has judged the drafts, only the tokens before them are known to stay.
                 request.draft.computed_length = min(proposal.computed_length, len(request.token_ids))
@@ -203,6 +172,11 @@ class Drafting:
     async def send_releases(self, trace: StepTrace) -> None:
         """Tells the drafter at once which sequences ended."""
         await self._exchange([], trace)
+
+    def check_integrity(self, living: set[int]) -> None:
+        """Checks that nothing is kept about sequences that ended."""
+        left = self._paused.keys() - living
+        assert not left, f"sequences {sorted(left)[:8]} ended and are still paused"
 
     async def close(self) -> None:
         """Ends what runs in the background."""
@@ -285,6 +259,8 @@ class Drafting:
         if (result.sequence_id, result.epoch) != (item.sequence_id, state.epoch):
             self._metrics.stale_reply("draft")
             return False
+        if request.ended:
+            return False
         if not result.HasField("error"):
             return True
         _logger.debug("no drafts for %s: %s", request.request_id, result.error.message)
@@ -293,13 +269,3 @@ class Drafting:
         if result.error.reason not in _RESTART_REASONS:
             self._paused[request.sequence_id] = self._message_count + _PAUSE_MESSAGES
         return False
-
-    def _proposal(
-        self, request: Request, wanted: int, item: draft_pb2.ProposeItem, result: draft_pb2.ProposeItemResult
-    ) -> Proposal:
-        """The usable part of an answer: a drafter may be of any quality, so nothing in it is trusted."""
-        count = min(wanted, len(result.draft_token_ids) // 4)
-        token_ids = unpack_token_ids(result.draft_token_ids[: 4 * count])
-        good = list(itertools.takewhile(lambda token_id: token_id < self._vocab_size, token_ids))
-        computed = min(result.computed_length, len(request.token_ids) + len(good))
-        return Proposal(token_ids=good, computed_length=max(item.committed_length, computed))

@@ -125,7 +125,9 @@ class Lifecycle:
         self.finish(request, Finish(reason=FinishReason.ABORT))
 
     def fail(self, request: Request, error: SpearheadError) -> None:
-        """The request cannot go on."""
+        """The request cannot go on. One that has ended stays as it is."""
+        if request.ended:
+            return
         now_s = time.monotonic()
         self._batch.remove(request)
         self._forget(request, now_s)

@@ -1,29 +1,26 @@
 """The engine loop: plan, propose, verify, apply. It waits for workers, never for clients."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping, Sequence
 
 from opentelemetry.trace import Tracer
 
-from scheduler_service.accounting import StepTimes
+from scheduler_service.applying import Applier
 from scheduler_service.batch import Batch
-from scheduler_service.drafting import Drafting, Proposals
-from scheduler_service.lifecycle import Lifecycle
+from scheduler_service.drafting import Drafting
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.planner import Planner
+from scheduler_service.proposals import Proposals
 from scheduler_service.recovery import Recovery
 from scheduler_service.request import Request
 from scheduler_service.room import Room
-from scheduler_service.step import StepPart, interpret
+from scheduler_service.step import StepPart
 from scheduler_service.step_plan import StepPlan
 from scheduler_service.step_trace import StepTrace
 from scheduler_service.tracing import WallClock
 from scheduler_service.verifying import StepExchange, Verifying
 from spearhead.errors import SpearheadError
-
-_logger = logging.getLogger("spearhead.scheduler")
 
 
 class Loop:
@@ -31,7 +28,7 @@ class Loop:
 
     Args:
         batch: The requests.
-        lifecycle: Moves them.
+        applier: Applies results.
         verifying: The target's side.
         drafting: The draft side.
         planner: Plans steps.
@@ -40,7 +37,6 @@ class Loop:
         metrics: Where steps are counted.
         tracer: Where spans go.
         clock: Converts times for spans.
-        vocab_size: Of the target.
         min_catch_up_tokens: Tokens that a lagging drafter computes beside a step, at least.
         max_draft_lag: A drafter further behind is brought up to date before it drafts.
         verify_wait_s: A request without a deadline waits so long for a lost verify service.
@@ -54,7 +50,7 @@ class Loop:
         self,
         *,
         batch: Batch,
-        lifecycle: Lifecycle,
+        applier: Applier,
         verifying: Verifying,
         drafting: Drafting,
         planner: Planner,
@@ -63,13 +59,12 @@ class Loop:
         metrics: SchedulerMetrics,
         tracer: Tracer,
         clock: WallClock,
-        vocab_size: int,
         min_catch_up_tokens: int,
         max_draft_lag: int,
         verify_wait_s: float,
     ) -> None:
         self._batch = batch
-        self._lifecycle = lifecycle
+        self._applier = applier
         self._verifying = verifying
         self._drafting = drafting
         self._planner = planner
@@ -78,7 +73,6 @@ class Loop:
         self._metrics = metrics
         self._tracer = tracer
         self._clock = clock
-        self._vocab_size = vocab_size
         self._min_catch_up_tokens = min_catch_up_tokens
         self._max_draft_lag = max_draft_lag
         self._verify_wait_s = verify_wait_s
@@ -145,8 +139,8 @@ class Loop:
             messages.append(asyncio.create_task(self._verifying.exchange((), trace, self._step_id)))
         if self._drafting.releases_pending:
             messages.append(asyncio.create_task(self._drafting.send_releases(trace)))
-        if messages:
-            await asyncio.wait(messages)
+        # Even with nothing to send, others get their turn.
+        await (asyncio.wait(messages) if messages else asyncio.sleep(0))
 
     async def _step(self, plan: StepPlan, start_s: float) -> None:
         self._step_id += 1
@@ -155,9 +149,10 @@ class Loop:
             [by_id[planned.sequence_id] for planned in plan.sequences], "engine.step", start_s
         )
         trace.part("schedule", start_s, time.monotonic())
+        session = self._verifying.session
         proposals = await self._propose(plan, by_id, trace)
         parts = _parts(plan, by_id, proposals)
-        if not parts:  # Everybody was cancelled meanwhile.
+        if not parts or session != self._verifying.session:  # Everybody left meanwhile, or the target did.
             trace.end(time.monotonic(), {})
             return
         self._catch_up(plan, by_id, sum(part.row_count for part in parts))
@@ -170,7 +165,7 @@ class Loop:
             self._recovery.step_failed(parts, exchange)
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(parts)}, exchange.message)
             return
-        self._apply(parts, proposals, exchange, trace, start_s)
+        self._applier.apply(parts, proposals, exchange, trace, step_id=self._step_id, start_s=start_s)
         self._learn(plan, parts, proposals, exchange)
         self.step_count += 1
         end_s = time.monotonic()
@@ -205,54 +200,6 @@ class Loop:
         lagging.sort(key=lambda request: not request.decoding)
         budget = max(row_count, self._min_catch_up_tokens)
         self._drafting.start_catch_up(lagging, budget, self._trace(lagging, "draft.catch_up"))
-
-    def _apply(
-        self,
-        parts: Sequence[StepPart],
-        proposals: Proposals,
-        exchange: StepExchange,
-        trace: StepTrace,
-        start_s: float,
-    ) -> None:
-        times = StepTimes(
-            draft_s=proposals.worker_s,
-            verify_s=exchange.worker_s,
-            network_s=proposals.network_s + exchange.network_s,
-        )
-        short_of_pages = False
-        results = exchange.reply.results
-        if len(results) != len(parts):
-            error = SpearheadError(f"the verify service answered {len(results)} of {len(parts)} items")
-            self._recovery.step_failed(parts, error)
-            return
-        for part, result in zip(parts, results, strict=True):
-            if part.request.ended or self._recovery.is_stale(part, result):
-                continue
-            if result.HasField("error"):
-                short_of_pages |= self._recovery.item_failed(part, result.error)
-                continue
-            try:
-                progress = interpret(part, result, self._vocab_size)
-                kept = self._lifecycle.advance(
-                    part, progress, times, step_id=self._step_id, start_s=start_s, trace=trace
-                )
-                self._drafting.judged(part, proposals, progress.accepted)
-            except SpearheadError as error:
-                self._lifecycle.fail(part.request, error)
-            except Exception as error:  # A defect that one request meets must not end the others.
-                _logger.exception("request %s failed", part.request.request_id)
-                self._lifecycle.fail(part.request, SpearheadError(f"internal error: {error!r}"))
-            else:
-                trace.member(
-                    part.request,
-                    {
-                        "tokens": kept or part.compute_token_count,
-                        "drafted": len(part.draft_token_ids),
-                        "accepted": progress.accepted,
-                    },
-                )
-        if short_of_pages and not self._recovery.preempt_one():
-            self._recovery.fail_the_only_one()
 
     def _learn(
         self, plan: StepPlan, parts: Sequence[StepPart], proposals: Proposals, exchange: StepExchange

@@ -10,16 +10,18 @@ from opentelemetry.trace import Span
 
 from scheduler_service.accounting import Accounting
 from scheduler_service.admission import QueueLimits
+from scheduler_service.applying import Applier
 from scheduler_service.batch import Batch
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.delivery import OutputChannel
-from scheduler_service.drafting import Drafting, DraftLink
+from scheduler_service.drafting import Drafting
 from scheduler_service.latency_table import LatencyTable
 from scheduler_service.lifecycle import Lifecycle
+from scheduler_service.links import make_links
 from scheduler_service.loop import Loop
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.output import OutputAssembler
-from scheduler_service.peers import DraftPeer, VerifyInfo, VerifyPeer
+from scheduler_service.peers import VerifyInfo
 from scheduler_service.planner import Planner
 from scheduler_service.recovery import Recovery
 from scheduler_service.request import Request
@@ -27,8 +29,8 @@ from scheduler_service.room import Room
 from scheduler_service.spec import GenerationSpec
 from scheduler_service.tracing import RequestTrace, WallClock
 from scheduler_service.validation import RequestLimits
-from scheduler_service.verifying import Verifying, VerifyLink
-from scheduler_service.worker_link import LinkState, WorkerLink
+from scheduler_service.verifying import Verifying
+from scheduler_service.worker_link import LinkState
 from spearhead.errors import NotReady, StartupError
 from spearhead.telemetry import Telemetry
 from spearhead.tokenizer import IncrementalDetokenizer, Tokenizer
@@ -82,10 +84,11 @@ class Scheduler:
         self._on_change = on_change
         self._sequence_ids = itertools.count(1)
         self._draining = False
-        self._links: list[asyncio.Task[None]] = []
         metrics = self._metrics = SchedulerMetrics(telemetry.registry)
         batch = self.batch = Batch()
-        self._verify_link, self._draft_link = self._make_links(table)
+        self._verify_link, self._draft_link = make_links(
+            config, tokenizer.hash, table, metrics, on_change=self._worker_changed
+        )
         self.verifying = Verifying(
             self._verify_link, batch.verify_releases, metrics, timeout_s=limits.verify_timeout_s
         )
@@ -105,6 +108,7 @@ class Scheduler:
             max_draft_tokens=limits.max_draft_tokens,
             max_step_tokens=limits.max_step_tokens,
         )
+        self._planner = planner
         self._lifecycle = Lifecycle(batch, self.drafting, planner, metrics, aging_s=config.policy.aging_s)
         recovery = Recovery(batch, self._lifecycle, metrics, max_failed_steps=limits.max_failed_steps)
         room = Room(
@@ -117,7 +121,7 @@ class Scheduler:
         )
         self.loop = Loop(
             batch=batch,
-            lifecycle=self._lifecycle,
+            applier=Applier(self._lifecycle, recovery, self.drafting, vocab_size=tokenizer.vocab_size),
             verifying=self.verifying,
             drafting=self.drafting,
             planner=planner,
@@ -126,7 +130,6 @@ class Scheduler:
             metrics=metrics,
             tracer=self._tracer,
             clock=self._clock,
-            vocab_size=tokenizer.vocab_size,
             min_catch_up_tokens=limits.min_catch_up_tokens,
             max_draft_lag=config.policy.max_draft_lag,
             verify_wait_s=limits.verify_wait_s,
@@ -176,6 +179,13 @@ class Scheduler:
         link = self._verify_link
         if link.state is LinkState.REFUSED and link.info is None:
             raise StartupError(link.detail)
+
+    def check_integrity(self) -> None:
+        """Checks that every owner of state knows of the same requests."""
+        self.batch.check_integrity()
+        living = {request.sequence_id for request in self.batch}
+        self._planner.acceptance.check_integrity(living)
+        self.drafting.check_integrity(living)
 
     def drain(self) -> None:
         """From now on the load says that the server drains."""
@@ -269,27 +279,6 @@ class Scheduler:
             step_count=self.loop.step_count,
             draining=self._draining,
         )
-
-    def _make_links(self, table: LatencyTable | None) -> tuple[VerifyLink, DraftLink | None]:
-        config, limits, hash_ = self._config, self._config.limits, self._tokenizer.hash
-        backoff_s = (limits.min_reconnect_s, limits.max_reconnect_s)
-        verify: VerifyLink = WorkerLink(
-            VerifyPeer(config.verify, hash_, table.target if table else None),
-            connect_timeout_s=limits.connect_timeout_s,
-            backoff_s=backoff_s,
-            on_change=self._worker_changed,
-            on_stale=lambda: self._metrics.stale_reply("verify"),
-        )
-        if config.draft is None:
-            return verify, None
-        draft: DraftLink = WorkerLink(
-            DraftPeer(config.draft, hash_, table.draft if table else None),
-            connect_timeout_s=limits.connect_timeout_s,
-            backoff_s=backoff_s,
-            on_change=self._worker_changed,
-            on_stale=lambda: self._metrics.stale_reply("draft"),
-        )
-        return verify, draft
 
     def _worker_changed(self) -> None:
         self._metrics.verify_up.set(self._verify_link.ready)

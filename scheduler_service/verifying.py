@@ -64,6 +64,11 @@ class Verifying:
         return self._link.info
 
     @property
+    def session(self) -> int:
+        """Number of its connection."""
+        return self._link.session
+
+    @property
     def page_size(self) -> int:
         """Tokens in a KV page."""
         return self._link.info.model.kv_page_size if self._link.info else 1

@@ -84,8 +84,11 @@ class WorkerLink(Generic[InfoT, RequestT, ReplyT]):
 
     @property
     def status(self) -> str:
-        """The state in words, such as ``lost: connection refused``."""
-        return f"{self.state.value}: {self.detail}" if self.detail else self.state.value
+        """The state in words: ``ready``, ``lost: …`` or ``refused: …``."""
+        if self.state is LinkState.READY:
+            return "ready"
+        state = "refused" if self.state is LinkState.REFUSED else "lost"
+        return f"{state}: {self.detail or 'not connected yet'}"
 
     async def exchange(self, message: RequestT, timeout_s: float) -> Exchange[ReplyT]:
         """Sends one message and waits for its reply.

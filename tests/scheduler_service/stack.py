@@ -164,7 +164,7 @@ class Stack:
 
     def check(self) -> None:
         """The contract was kept and the books agree."""
-        self.scheduler.batch.check_integrity()
+        self.scheduler.check_integrity()
         assert self.verify.breaches == []
         assert self.draft.breaches == []
 
@@ -293,7 +293,7 @@ async def run_stack(
         try:
             if wait_ready:
                 await stack.wait_workers(
-                    lambda: scheduler.ready and scheduler.drafting.status != "connecting"
+                    lambda: scheduler.ready and "not connected" not in scheduler.drafting.status
                 )
             yield stack
             stack.check()

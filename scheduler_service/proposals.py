@@ -1,0 +1,62 @@
+"""Drafts as they came from the drafter, after everything unusable was taken away."""
+
+import itertools
+from dataclasses import dataclass
+
+from scheduler_service.request import Request
+from scheduler_service.wire import unpack_token_ids
+from spearhead.v1 import draft_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """Drafts for one request.
+
+    Attributes:
+        token_ids: The drafts, each below the vocabulary size; possibly none.
+        computed_length: Tokens whose KV the drafter holds, drafts included.
+    """
+
+    token_ids: list[int]
+    computed_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposals:
+    """What one message to the drafter brought.
+
+    Attributes:
+        by_sequence: Sequence id to drafts.
+        worker_s: The drafter's own time, seconds.
+        network_s: The rest of the round trip.
+    """
+
+    by_sequence: dict[int, Proposal]
+    worker_s: float = 0.0
+    network_s: float = 0.0
+
+
+NO_PROPOSALS = Proposals(by_sequence={})
+
+
+def read_proposal(
+    request: Request,
+    wanted: int,
+    item: draft_pb2.ProposeItem,
+    result: draft_pb2.ProposeItemResult,
+    vocab_size: int,
+) -> Proposal:
+    """The usable part of an answer: a drafter may be of any quality, so nothing in it is trusted.
+
+    Args:
+        request: For whom.
+        wanted: Drafts that were asked for; what is beyond is cut.
+        item: What was asked.
+        result: What came, without an error.
+        vocab_size: The first draft at or above it ends the drafts.
+    """
+    count = min(wanted, len(result.draft_token_ids) // 4)
+    token_ids = unpack_token_ids(result.draft_token_ids[: 4 * count])
+    good = list(itertools.takewhile(lambda token_id: token_id < vocab_size, token_ids))
+    computed = min(result.computed_length, len(request.token_ids) + len(good))
+    return Proposal(token_ids=good, computed_length=max(item.committed_length, computed))
