@@ -66,8 +66,9 @@ def dequantize(codes: Tensor, scales: Tensor) -> Tensor:
     Returns:
         float32 ``(N, K)``.
     """
-    group_size = _group_size(codes.shape[1], scales)
-    return codes.float() * scales.float().repeat_interleave(group_size, dim=1)
+    rows, columns = codes.shape
+    groups = codes.reshape(rows, scales.shape[1], _group_size(columns, scales))
+    return (groups.float() * scales.float()[:, :, None]).reshape(rows, columns)
 
 
 def linear(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
