@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from spearhead import __version__
 from spearhead.cli import bench, demo, doctor, generate, profile, quantize, up
+from spearhead.cli.supervisor import ChildFailure
 from spearhead.errors import SpearheadError, StartupError
 
 _COMMANDS = (up, generate, demo, profile, quantize, doctor, bench)
@@ -29,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except SpearheadError as error:
         print(f"spearhead {arguments.command}: {error.code.name}: {error.message}", file=sys.stderr)
+        return 1
+    except ChildFailure as failure:
+        print(f"spearhead {arguments.command}: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -12,7 +12,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from spearhead.cli.child import Child
 from spearhead.cli.stack import ServiceCommand, StackOptions, service_commands, worker_address
-from spearhead.errors import SpearheadError
 from spearhead.rpc import TargetConfig, create_channel
 
 _POLL_S = 0.1
@@ -24,8 +23,8 @@ Report = Callable[[str, str], None]
 Plan = Callable[[StackOptions, Path], tuple[ServiceCommand, ...]]
 
 
-class ChildFailure(SpearheadError):
-    """A service ended although nobody asked it to."""
+class ChildFailure(Exception):
+    """A service ended although nobody asked it to; of no server, hence outside the error tree."""
 
 
 class Supervisor:

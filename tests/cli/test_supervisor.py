@@ -72,7 +72,7 @@ async def test_a_service_that_dies_while_starting_ends_the_others_and_says_its_l
     stack = Stack(verify="never", draft="die", scheduler="serve")
     with pytest.raises(ChildFailure, match="draft service ended with exit code 3") as caught:
         await stack.supervisor.__aenter__()
-    assert "cannot read the model" in caught.value.message
+    assert "cannot read the model" in str(caught.value)
     assert stack.position("verify", "stopping")
     assert all(name != "scheduler" for name, _ in stack.lines)
 
