@@ -111,7 +111,7 @@ def server_options(max_message_bytes: int) -> Options:
     return [
         *_message_limits(max_message_bytes),
         ("grpc.so_reuseport", 0),  # otherwise two services share a port and each gets half the calls
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", SERVER_MIN_PING_INTERVAL_MS),
+        ("grpc.http2.min_ping_interval_without_data_ms", SERVER_MIN_PING_INTERVAL_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", CLIENT_KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
