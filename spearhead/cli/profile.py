@@ -1,6 +1,8 @@
 """``spearhead profile``: measures the workers on this machine and writes the scheduler's latency table."""
 
 import argparse
+import asyncio
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from spearhead.rpc import TargetConfig, create_channel, error_from_rpc
 from spearhead.v1 import draft_pb2, draft_pb2_grpc, verify_pb2, verify_pb2_grpc
 
 _TIMEOUT_S = 1800.0
+_PROGRESS_EVERY_S = 10
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -83,13 +86,21 @@ async def _profile(
 
 
 async def _ask(target: TargetConfig, stub: Callable[[grpc.aio.Channel], Any], request: Any) -> ModelProfile:
-    print(f"measuring the worker at {target.address}; this takes a while", file=sys.stderr)
     async with create_channel(target) as channel:
+        ticking = asyncio.create_task(_tell_time(target.address))
         try:
             response = await stub(channel).ProfileKernels(request, timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
             raise error_from_rpc(error, target.address) from error
+        finally:
+            ticking.cancel()
     return ModelProfile.from_profile(response.profile)
+
+
+async def _tell_time(address: str) -> None:
+    for elapsed_s in itertools.count(0, _PROGRESS_EVERY_S):
+        print(f"measuring the worker at {address}: {elapsed_s} s", file=sys.stderr, flush=True)
+        await asyncio.sleep(_PROGRESS_EVERY_S)
 
 
 def _target(address: str, arguments: argparse.Namespace) -> TargetConfig:
