@@ -3,8 +3,8 @@
 The reference path in torch operations. A row's result does not depend on the number of query rows, on its
 neighbours, or on how the prompt was cut into chunks, because
 
-* the context is cut into pieces of :data:`PIECE_TOKENS`; every matrix product over keys has one of these
-  fixed reduction shapes, and pieces are added in order (a piece that is masked adds exactly zero);
+* the context is cut into pieces of :data:`PIECE_TOKENS`; every sum over keys has this fixed shape, and pieces
+  are added pairwise in a tree whose left part does not change when pieces follow (a masked piece adds zero);
 * query rows are padded to a multiple of ``row_block``, the smallest block for which the matrix library
   was seen to be row-invariant (:mod:`spearhead.model.invariance`);
 * everything runs in float32.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PIECE_TOKENS = 256
+PIECE_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,8 @@ def build_groups(
     row = 0
     for segment in segments:
         padded_rows = -(-segment.count * heads_per_kv_head // row_block) * row_block
-        pieces = -(-(segment.start + segment.count) // PIECE_TOKENS)
-        shape = (padded_rows, 1 << (pieces - 1).bit_length())
+        pages = -(-(segment.start + segment.count) // page_size)
+        shape = (padded_rows, 1 << (pages - 1).bit_length())
         by_shape.setdefault(shape, []).append((segment, row))
         row += segment.count
     return [
@@ -92,8 +92,9 @@ def _build_group(
     device: torch.device,
 ) -> AttentionGroup:
     queries = padded_rows // heads_per_kv_head
-    pieces = max(-(-(segment.start + segment.count) // PIECE_TOKENS) for segment, _ in members)
-    page_count = pieces * PIECE_TOKENS // page_size
+    granule = max(PIECE_TOKENS, page_size)
+    length = max(-(-(segment.start + segment.count) // granule) for segment, _ in members) * granule
+    page_count = length // page_size
     rows: list[int] = []
     pages: list[int] = []
     positions: list[list[int]] = []
@@ -112,7 +113,7 @@ def _build_group(
     complete = len(valid) == len(rows)
     valid_tensor = torch.tensor(valid, device=device)
     limits = torch.tensor(positions, device=device)[:, None, :, None]  # (B, 1, R, 1)
-    keys = torch.arange(pieces * PIECE_TOKENS, device=device)
+    keys = torch.arange(length, device=device)
     return AttentionGroup(
         rows=row_tensor,
         pages=torch.tensor(pages, device=device),
@@ -133,14 +134,13 @@ def _bias(limits: Tensor, keys: Tensor, window: int | None) -> Tensor:
 
 
 def paged_attention(
-    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, window: int | None, page_size: int
+    query: Tensor, cache: Tensor, group: AttentionGroup, window: int | None, page_size: int
 ) -> Tensor:
     """Attention of one group.
 
     Args:
         query: ``(N, H, D)`` of all rows of the batch, scaled already.
-        keys: ``(slots, KV, D)``, one layer of the cache, new tokens included.
-        values: Like ``keys``.
+        cache: ``(slots, 2, KV, D)``, keys and values of one layer, new tokens included.
         group: Which rows and pages.
         window: The layer's sliding window.
         page_size: Tokens a page.
@@ -148,43 +148,47 @@ def paged_attention(
     Returns:
         ``(n, H * D)`` float32 for ``group.valid_rows``.
     """
-    kv_heads, head_dim = keys.shape[1:]
+    kv_heads, head_dim = cache.shape[2:]
     batch, rows, pairs = group.batch, group.padded_rows, group.batch * kv_heads
     queries = query[group.rows].to(torch.float32).view(batch, group.queries, kv_heads, -1, head_dim)
-    heads_per_kv_head = queries.shape[3]
-    queries = queries.transpose(1, 2).reshape(pairs, group.queries * heads_per_kv_head, head_dim)
-    if rows > queries.shape[1]:
-        queries = torch.nn.functional.pad(queries, (0, 0, 0, rows - queries.shape[1]))
-    key = _gather(keys, group, page_size)
-    scores = torch.bmm(queries, key.view(pairs, -1, head_dim).transpose(1, 2))  # (B KV, R, L)
+    used = group.queries * queries.shape[3]
+    queries = queries.transpose(1, 2).reshape(pairs, used, head_dim)
+    if rows > used:
+        queries = torch.nn.functional.pad(queries, (0, 0, 0, rows - used))
+    keys, values = _gather(cache, group, page_size)
+    scores = torch.bmm(queries, keys.view(pairs, -1, head_dim).transpose(1, 2))  # (B KV, R, L)
     scores.view(batch, kv_heads, rows, -1).add_(group.biases[window])
     weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
-    output = _weighted_sum(weights, _gather(values, group, page_size))
-    output = output[:, : group.queries * heads_per_kv_head].view(
-        batch, kv_heads, group.queries, heads_per_kv_head * head_dim
-    )
-    flat = output.transpose(1, 2).reshape(batch * group.queries, -1)
+    output = _weighted_sum(weights, values.view(pairs, -1, head_dim))
+    by_query = output[:, :used].view(batch, kv_heads, group.queries, -1)
+    flat = by_query.transpose(1, 2).reshape(batch * group.queries, -1)
     return flat if group.valid is None else flat[group.valid]
 
 
 def _gather(cache: Tensor, group: AttentionGroup, page_size: int) -> Tensor:
-    """The group's pages as float32 ``(B, KV, L, D)``."""
-    kv_heads, head_dim = cache.shape[1:]
-    pages = cache.view(-1, page_size * kv_heads * head_dim).index_select(0, group.pages)
-    by_head = pages.view(group.batch, -1, kv_heads, head_dim).transpose(1, 2)
-    return by_head.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
+    """The group's pages as float32 keys and values ``(2, B, KV, L, D)``."""
+    kv_heads, head_dim = cache.shape[2:]
+    pages = cache.view(-1, page_size * 2 * kv_heads * head_dim).index_select(0, group.pages)
+    parts = pages.view(group.batch, -1, 2, kv_heads, head_dim).permute(2, 0, 3, 1, 4)
+    return parts.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
 
 
 def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Sum of values by weights over fixed pieces, divided by the sum of weights: ``(B KV, R, D)``."""
+    """Sum of values (B KV, L, D) by weights (B KV, R, L), divided by the sum of weights: (B KV, R, D)."""
     pairs, rows, length = weights.shape
     pieces = length // PIECE_TOKENS
-    split = weights.view(pairs, rows, pieces, PIECE_TOKENS).transpose(1, 2).contiguous()  # (B KV, P, R, 256)
-    totals = split.sum(-1)  # (B KV, P, R)
+    split = (
+        weights.view(pairs, rows, pieces, PIECE_TOKENS).transpose(1, 2).contiguous()
+    )  # (B KV, P, R, piece)
     partial = torch.bmm(
         split.view(pairs * pieces, rows, PIECE_TOKENS), values.view(pairs * pieces, PIECE_TOKENS, -1)
     ).view(pairs, pieces, rows, -1)
-    output, total = partial[:, 0], totals[:, 0]
-    for piece in range(1, pieces):
-        output, total = output + partial[:, piece], total + totals[:, piece]
-    return output / total[..., None]
+    return _tree_sum(partial).div_(_tree_sum(split.sum(-1, keepdim=True)))
+
+
+def _tree_sum(parts: Tensor) -> Tensor:
+    """Sum over dimension 1 by adding neighbours; parts that follow change no sum of those before."""
+    while parts.shape[1] > 1:
+        paired = parts[:, 0:-1:2] + parts[:, 1::2]
+        parts = torch.cat((paired, parts[:, -1:]), dim=1) if parts.shape[1] % 2 else paired
+    return parts[:, 0]

@@ -113,8 +113,8 @@ class Decoder:
             row_count=row_count,
             padding=padding,
             slots=torch.tensor(slots, device=self._device),
-            cosines=self._cosines[places][:, None, :],  # (N, 1, head_dim / 2)
-            sines=self._sines[places][:, None, :],
+            cosines=self._per_head(self._cosines[places]),
+            sines=self._per_head(self._sines[places]),
             groups=build_groups(
                 segments,
                 page_size=size,
@@ -125,35 +125,41 @@ class Decoder:
             ),
         )
 
+    def _per_head(self, table: Tensor) -> Tensor:
+        """(N, head_dim / 2) to (N, H + KV, head_dim / 2); queries get attention's scale as well."""
+        config = self.config
+        queries = (table * self._scale)[:, None].expand(-1, config.head_count, -1)
+        return torch.cat((queries, table[:, None].expand(-1, config.kv_head_count, -1)), dim=1)
+
     def _layer(self, index: int, layer: LayerWeights, hidden: Tensor, step: _Step) -> Tensor:
         eps = self.config.rms_norm_eps
         attended = self._attention(index, layer, rms_norm(hidden, layer.input_norm, eps), step)
-        hidden = hidden + linear(attended, layer.output)
+        hidden = linear(attended, layer.output).add_(hidden)
         gate_up = linear(rms_norm(hidden, layer.post_attention_norm, eps), layer.gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
-        return hidden + linear(F.silu(gate.contiguous()).mul_(up), layer.down)
+        return linear(F.silu(gate).mul_(up), layer.down).add_(hidden)
 
     def _attention(self, index: int, layer: LayerWeights, normed: Tensor, step: _Step) -> Tensor:
         config, count = self.config, step.row_count
         heads = linear(normed, layer.qkv).view(len(normed), -1, config.head_dim)  # (N, H + 2 KV, head_dim)
-        query, key, value = torch.split(
-            heads, [config.head_count, config.kv_head_count, config.kv_head_count], dim=1
-        )
+        rotated = heads[:, : config.head_count + config.kv_head_count]
         if layer.q_norm is not None and layer.k_norm is not None:
-            query = rms_norm(query, layer.q_norm, config.rms_norm_eps)
-            key = rms_norm(key, layer.k_norm, config.rms_norm_eps)
-        query, key = rotate(query, step.cosines, step.sines), rotate(key, step.cosines, step.sines)
-        keys, values = self.storage.keys[index], self.storage.values[index]
-        keys.index_copy_(0, step.slots, key[:count].to(keys.dtype))
-        values.index_copy_(0, step.slots, value[:count])
-        query = query.mul_(self._scale)
-        window, size = config.sliding_windows[index], self.storage.page_size
+            norms = torch.cat(
+                (layer.q_norm.expand(config.head_count, -1), layer.k_norm.expand(config.kv_head_count, -1))
+            )
+            rotated.copy_(rms_norm(rotated, norms, config.rms_norm_eps))
+        rotated.copy_(rotate(rotated, step.cosines, step.sines))
+        cache, size = self.storage.layers[index], self.storage.page_size
+        cache.view(len(cache), -1, config.head_dim).index_copy_(
+            0, step.slots, heads[:count, config.head_count :]
+        )
+        query, window = heads[:, : config.head_count], config.sliding_windows[index]
         if len(step.groups) == 1 and step.groups[0].valid is None and not step.padding:
             # One group covers all rows in order.
-            return paged_attention(query, keys, values, step.groups[0], window, size).to(normed.dtype)
+            return paged_attention(query, cache, step.groups[0], window, size).to(normed.dtype)
         output = normed.new_zeros(len(normed), config.head_count * config.head_dim)
         for group in step.groups:
-            attended = paged_attention(query, keys, values, group, window, size)
+            attended = paged_attention(query, cache, group, window, size)
             output.index_copy_(0, group.valid_rows, attended.to(normed.dtype))
         return output
 
@@ -172,7 +178,7 @@ def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Rotary embedding of ``(N, heads, head_dim)`` by ``(N, 1, head_dim / 2)``; float32."""
+    """Rotary embedding of ``(N, heads, head_dim)`` by ``(N, heads, head_dim / 2)``; float32."""
     first, second = heads.float().chunk(2, dim=-1)
     return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1)
 

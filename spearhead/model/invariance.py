@@ -36,7 +36,7 @@ def make_invariant(decoder: Decoder, variants: Sequence[ModelWeights]) -> bool:
         False when no block does it; the decoder then keeps the blocks it had.
     """
     before = decoder.row_blocks
-    config, dtype = decoder.config, decoder.storage.keys[0].dtype
+    config, dtype = decoder.config, decoder.storage.layers[0].dtype
     attention = next((b for b in _ATTENTION_BLOCKS if _attention_invariant(config, dtype, b)), None)
     if attention is None:
         return False
@@ -119,8 +119,8 @@ def _attention_invariant(config: ModelConfig, dtype: torch.dtype, block: int) ->
     page_size, length = 16, 600
     pages = range(-(-length // page_size))
     generator = torch.Generator().manual_seed(0)
-    shape = (len(pages) * page_size, config.kv_head_count, config.head_dim)
-    keys, values = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
+    shape = (len(pages) * page_size, 2, config.kv_head_count, config.head_dim)
+    cache = torch.randn(shape, generator=generator).to(dtype)
     query = torch.randn(length, config.head_count, config.head_dim, generator=generator)
 
     def run(parts: Sequence[tuple[int, int]]) -> Tensor:
@@ -131,12 +131,12 @@ def _attention_invariant(config: ModelConfig, dtype: torch.dtype, block: int) ->
             heads_per_kv_head=config.head_count // config.kv_head_count,
             row_block=block,
             windows=frozenset({None}),
-            device=keys.device,
+            device=cache.device,
         )
         rows = torch.cat([query[start:end] for start, end in parts])
         result = torch.empty(len(rows), config.head_count * config.head_dim)
         for group in groups:
-            result[group.valid_rows] = paged_attention(rows, keys, values, group, None, page_size)
+            result[group.valid_rows] = paged_attention(rows, cache, group, None, page_size)
         return result
 
     whole = run([(0, length)])

@@ -220,7 +220,7 @@ class PageTable:
 
 
 class KvStorage:
-    """The tensors behind the pages: per layer K and V of (page_count * page_size, kv heads, head_dim).
+    """The tensors behind the pages: per layer keys and values, ``(page_count * page_size, 2, KV, head_dim)``.
 
     Args:
         config: Shapes.
@@ -233,20 +233,18 @@ class KvStorage:
     def __init__(
         self, config: ModelConfig, page_count: int, page_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        shape = (page_count * page_size, config.kv_head_count, config.head_dim)
+        shape = (page_count * page_size, 2, config.kv_head_count, config.head_dim)
+        self.page_count = page_count
         self.page_size = page_size
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layer_count)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layer_count)]
+        self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layer_count)]
 
     @property
     def byte_count(self) -> int:
-        """Bytes of both tensors over all layers."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in (*self.keys, *self.values))
+        """Bytes over all layers."""
+        return sum(layer.numel() * layer.element_size() for layer in self.layers)
 
     def copy_page(self, source: int, destination: int) -> None:
         """Copies one page in every layer."""
-        size = self.page_size
-        for tensor in (*self.keys, *self.values):
-            tensor[destination * size : (destination + 1) * size] = tensor[
-                source * size : (source + 1) * size
-            ]
+        for layer in self.layers:
+            pages = layer.view(self.page_count, self.page_size, *layer.shape[1:])
+            pages[destination] = pages[source]

@@ -111,8 +111,7 @@ def _attention_calls(decoder: Decoder, rows: int, context: int, sequences: int) 
     """One call a layer: ``rows`` new tokens after ``context`` cached ones in each of some sequences."""
     config, storage = decoder.config, decoder.storage
     size = storage.page_size
-    page_count = storage.keys[0].shape[0] // size
-    pages = [page % page_count for page in range(-(-(context + rows) // size))]
+    pages = [page % storage.page_count for page in range(-(-(context + rows) // size))]
     query = torch.randn(rows * sequences, config.head_count, config.head_dim)
     groups = build_groups(
         [Segment(pages=pages, start=context, count=rows)] * sequences,
@@ -125,7 +124,7 @@ def _attention_calls(decoder: Decoder, rows: int, context: int, sequences: int) 
 
     def attend(layer: int) -> None:
         for group in groups:
-            paged_attention(query, storage.keys[layer], storage.values[layer], group, None, size)
+            paged_attention(query, storage.layers[layer], group, None, size)
 
     return [partial(attend, layer) for layer in range(config.layer_count)]
 
