@@ -20,6 +20,9 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
+# Several processes share the cores in tests and demos; idle threads that spin would slow all of them.
+export OMP_WAIT_POLICY ?= PASSIVE
+
 .PHONY: help setup model artefact demo test lint protos bench clean
 .DELETE_ON_ERROR:
 
