@@ -27,7 +27,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo [PROMPT=…]  answer a prompt with three local services (first run: about five minutes)"
+	@echo "make demo [PROMPT=…]  answer a prompt with three local services (first run: a few minutes)"
 	@echo "make test             all tests          make lint     style, types, borders, contract"
 	@echo "make bench            load and latency   make protos   regenerate spearhead/v1"
 	@echo "make setup            .venv only         make clean    remove .venv, models and caches"
