@@ -8,7 +8,7 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode,
 
 from scheduler_service.request import Request
 from scheduler_service.tracing import WallClock
-from spearhead.telemetry import record_span, traceparent_of
+from spearhead.telemetry import HAS_RECORDED_MEMBERS, record_span, traceparent_of
 
 VERIFY_METHOD = "spearhead.v1.VerifyService/Step"
 DRAFT_METHOD = "spearhead.v1.DraftService/Propose"
@@ -68,7 +68,12 @@ class StepTrace:
             if request.trace.recording
         }
         self._root = (
-            tracer.start_span(name, context=Context(), start_time=clock.unix_ns(start_s))
+            tracer.start_span(
+                name,
+                context=Context(),
+                start_time=clock.unix_ns(start_s),
+                attributes={HAS_RECORDED_MEMBERS: True},
+            )
             if self._targets
             else trace.INVALID_SPAN
         )

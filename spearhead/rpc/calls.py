@@ -14,6 +14,8 @@ from typing import Any
 
 import grpc
 
+from spearhead.errors import InvalidRequest
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
@@ -64,17 +66,36 @@ class LayerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRP
         method = handler_call_details.method.removeprefix("/")
         metadata = {k: v for k, v in handler_call_details.invocation_metadata if isinstance(v, str)}
         make, behaviour = _coroutine_form(handler)
+        # A message that gRPC cannot parse itself would be answered UNKNOWN, past every layer.
+        parse = None if handler.request_streaming else handler.request_deserializer
 
         async def layered(request: Any, context: grpc.aio.ServicerContext) -> Any:
             call = Call(method=method, metadata=metadata, context=context)
-            received = _Requests(request, context) if handler.request_streaming else request
-            return await _run(self._layers, call, lambda: behaviour(received, context))
+
+            def innermost() -> Awaitable[Any]:
+                if handler.request_streaming:
+                    return behaviour(_Requests(request, context), context)
+                return behaviour(_parsed(request, parse), context)
+
+            return await _run(self._layers, call, innermost)
 
         return make(
             layered,
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=handler.request_deserializer if handler.request_streaming else None,
             response_serializer=handler.response_serializer,
         )
+
+
+def _parsed(data: bytes, parse: Callable[[bytes], Any] | None) -> Any:
+    if parse is None:
+        return data
+    try:
+        return parse(data)
+    except Exception as error:  # what a deserialiser raises depends on protobuf's implementation
+        raise InvalidRequest(
+            f"the request of {len(data)} bytes is no valid message ({error}); strings must be UTF-8, and "
+            "both sides must use the same version of the contract"
+        ) from error
 
 
 async def _run(layers: tuple[Layer, ...], call: Call, innermost: Proceed) -> Any:

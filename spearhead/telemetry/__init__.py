@@ -3,6 +3,13 @@
 from spearhead.telemetry.config import TelemetryConfig
 from spearhead.telemetry.propagation import context_from_traceparent, traceparent_of
 from spearhead.telemetry.setup import Telemetry
-from spearhead.telemetry.traces import record_span
+from spearhead.telemetry.traces import HAS_RECORDED_MEMBERS, record_span
 
-__all__ = ["Telemetry", "TelemetryConfig", "context_from_traceparent", "record_span", "traceparent_of"]
+__all__ = [
+    "HAS_RECORDED_MEMBERS",
+    "Telemetry",
+    "TelemetryConfig",
+    "context_from_traceparent",
+    "record_span",
+    "traceparent_of",
+]

@@ -7,7 +7,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
@@ -15,6 +15,9 @@ from opentelemetry.util.types import AttributeValue
 SPAN_LIMITS = SpanLimits(
     max_span_attributes=256, max_events=4096, max_links=1024, max_event_attributes=64, max_link_attributes=64
 )
+
+HAS_RECORDED_MEMBERS = "spearhead.has_recorded_members"
+"""Attribute of a root span, given at its start: spans of other traces that are recorded link to it."""
 
 
 def make_provider(
@@ -42,7 +45,19 @@ def make_provider(
 def _sampler(sample_ratio: float) -> Sampler | None:
     if os.environ.get("OTEL_TRACES_SAMPLER"):
         return None  # the SDK reads the variable and its argument
-    return ParentBased(TraceIdRatioBased(sample_ratio))
+    return ParentBased(_MembersFirst(sample_ratio))
+
+
+class _MembersFirst(TraceIdRatioBased):
+    """Records a root that says that it has recorded members, whatever the ratio; a share of the others."""
+
+    def should_sample(  # type: ignore[no-untyped-def]
+        self, parent_context, trace_id, name, kind=None, attributes=None, links=None, trace_state=None
+    ) -> SamplingResult:
+        """Decides for one root span; arguments as in the SDK."""
+        if attributes and attributes.get(HAS_RECORDED_MEMBERS):
+            return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
+        return super().should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
 
 
 def record_span(

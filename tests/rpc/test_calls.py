@@ -96,3 +96,14 @@ async def test_a_caller_that_cancels_never_looks_like_one_that_has_finished(serv
         async with asyncio.timeout(20):
             await scheduler.ended.wait()
     assert scheduler.log == ["cancelled"]
+
+
+async def test_a_message_that_does_not_parse_is_the_callers_mistake(serve):
+    running = await serve()
+    async with running.channel() as channel:
+        generate = channel.unary_stream("/spearhead.v1.SchedulerService/Generate")
+        call = generate(b"\x0a\x02\xff\xfe")  # field 1 is a string, here with invalid UTF-8
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "UTF-8" in caught.value.details()

@@ -4,7 +4,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, NoOpTracer, SpanKind, StatusCode
 
-from spearhead.telemetry import record_span, traceparent_of
+from spearhead.telemetry import HAS_RECORDED_MEMBERS, record_span, traceparent_of
 from spearhead.telemetry.traces import make_provider
 
 
@@ -73,3 +73,10 @@ def test_a_request_keeps_more_events_than_the_sdks_default(tracer, exporter):
 
 def test_nothing_is_recorded_without_a_recording_tracer():
     assert traceparent_of(record_span(NoOpTracer(), "step", start_ns=1, end_ns=2)) == ""
+
+
+def test_a_root_with_recorded_members_is_recorded_whatever_the_ratio(exporter):
+    tracer = make_provider("test", 0.0, [SimpleSpanProcessor(exporter)]).get_tracer("test")
+    tracer.start_span("unrelated").end()
+    tracer.start_span("engine.step", attributes={HAS_RECORDED_MEMBERS: True}).end()
+    assert [span.name for span in exporter.get_finished_spans()] == ["engine.step"]
