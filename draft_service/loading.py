@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+import torch
+
 from draft_service.config import DraftConfig
 from draft_service.drafter import Drafter
 from draft_service.model_drafter import VARIANT, ModelDrafter
@@ -12,7 +14,7 @@ from draft_service.ngram_drafter import NgramDrafter
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint import Checkpoint, load_variants, open_checkpoint
-from spearhead.model.loading import LoadedModel, build_engine, compute_device, compute_dtype, load_tokenizer
+from spearhead.model.loading import LoadedModel, context_limit, load_model, load_tokenizer
 from spearhead.model.weights import ModelWeights
 from spearhead.v1 import types_pb2
 from spearhead.worker.info import lookup_info, model_info
@@ -48,7 +50,7 @@ def load(config: DraftConfig) -> LoadedDrafter:
 
 def _load_ngram(config: DraftConfig, checkpoint: Checkpoint) -> LoadedDrafter:
     tokenizer = load_tokenizer(checkpoint.path, checkpoint.config)
-    context_length = config.model.context_length or checkpoint.config.context_length
+    context_length = context_limit(checkpoint.config, config.model)
     drafter = NgramDrafter(
         longest=config.drafter.ngram_longest,
         shortest=config.drafter.ngram_shortest,
@@ -71,28 +73,22 @@ def _load_model(config: DraftConfig, checkpoint: Checkpoint) -> LoadedDrafter:
             f"{settings.path} offers {', '.join(checkpoint.variants)}; a draft model runs in full precision, "
             "only the verifier is quantised. Name the full-precision checkpoint"
         )
-    tokenizer = load_tokenizer(checkpoint.path, checkpoint.config)
-    dtype = compute_dtype(settings)
-    variants = load_variants(
-        checkpoint, variants=[VARIANT], dtype=dtype, device=compute_device(settings), quantization=None
-    )
-    model_config, weights = checkpoint.config, variants[VARIANT]
+    config_of_model = checkpoint.config
+    kept: Sequence[int] | None = None
     if config.drafter.kind == "layer_skip":
-        kept = kept_layers(model_config.layer_count, config.drafter.layer_share)
-        model_config, weights = skip_layers(model_config, weights, kept)
-    engine, invariant = build_engine(model_config, {VARIANT: weights}, tokenizer, settings, config.kv_cache)
-    model = LoadedModel(
-        engine=engine,
-        name=settings.display_name,
-        revision=checkpoint.revision,
-        tokenizer_hash=tokenizer.hash,
-        eos_token_ids=checkpoint.config.eos_token_ids,
-        dtype=str(dtype).removeprefix("torch."),
-        weight_dtype=checkpoint.weight_dtype,
-        device=settings.device,
-        batch_invariant=invariant,
+        kept = kept_layers(checkpoint.config.layer_count, config.drafter.layer_share)
+        config_of_model = shorter(checkpoint.config, kept)
+
+    def load_weights(dtype: torch.dtype, device: torch.device) -> dict[str, ModelWeights]:
+        (weights,) = load_variants(checkpoint, variants=[VARIANT], dtype=dtype, device=device).values()
+        if kept is not None:
+            weights = dataclasses.replace(weights, layers=tuple(weights.layers[i] for i in kept))
+        return {VARIANT: weights}
+
+    model = load_model(
+        checkpoint, settings, config.kv_cache, config=config_of_model, load_weights=load_weights
     )
-    return LoadedDrafter(drafter=ModelDrafter(engine), info=model_info(model), model=model)
+    return LoadedDrafter(drafter=ModelDrafter(model.engine), info=model_info(model), model=model)
 
 
 def kept_layers(layer_count: int, share: float) -> list[int]:
@@ -101,13 +97,7 @@ def kept_layers(layer_count: int, share: float) -> list[int]:
     return sorted({round(i * (layer_count - 1) / (kept - 1)) for i in range(kept)})
 
 
-def skip_layers(
-    config: ModelConfig, weights: ModelWeights, kept: Sequence[int]
-) -> tuple[ModelConfig, ModelWeights]:
-    """The same model without the other layers; tensors are shared."""
-    return (
-        dataclasses.replace(
-            config, layer_count=len(kept), sliding_windows=tuple(config.sliding_windows[i] for i in kept)
-        ),
-        dataclasses.replace(weights, layers=tuple(weights.layers[i] for i in kept)),
-    )
+def shorter(config: ModelConfig, kept: Sequence[int]) -> ModelConfig:
+    """The shape of the same model with some of its layers."""
+    windows = tuple(config.sliding_windows[i] for i in kept)
+    return dataclasses.replace(config, layer_count=len(kept), sliding_windows=windows)

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from draft_service.drafter import DraftItem, Proposal
-from spearhead.model.engine import Advance, Advanced, Failure, SequenceEngine
-from spearhead.model.sampling import sample
+from spearhead.model.engine import Advance, Advanced, Failure, FailureReason, SequenceEngine
+from spearhead.model.sampling import History, sample
 
 VARIANT = "fp16"
 
@@ -21,6 +21,8 @@ class _Draft:
 
     item: DraftItem
     outcome: Advanced
+    history: History | None
+    failure: Failure | None = None
     token_ids: list[int] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
 
@@ -64,7 +66,8 @@ class ModelDrafter:
         for index, (item, outcome) in enumerate(zip(items, outcomes, strict=True)):
             if isinstance(outcome, Advanced):
                 self.engine.keep(item.key, outcome.computed_length, publish=True)
-                drafts[index] = _Draft(item=item, outcome=outcome)
+                history = History(self.engine.tokens(item.key), item.sampling) if item.sampling else None
+                drafts[index] = _Draft(item=item, outcome=outcome, history=history)
         rows = {index: draft.outcome for index, draft in drafts.items() if len(draft.outcome.logits)}
         sample_ns = 0
         while rows:
@@ -80,23 +83,34 @@ class ModelDrafter:
     def _draft_one(self, draft: _Draft, row: Advanced) -> bool:
         """Samples the next draft; false when drafting must stop here."""
         assert draft.item.sampling is not None
-        tokens = self.engine.tokens(draft.item.key)
-        drawn = sample(row.logits[0], draft.item.sampling, tokens, want_probability=True)
+        assert draft.history is not None
+        drawn = sample(row.logits[0], draft.item.sampling, draft.history, want_probability=True)
         if not drawn.finite:
-            return False  # The verifier's word counts; a broken draft is no error of the request.
+            draft.failure = Failure(
+                reason=FailureReason.NON_FINITE, message="the draft model's logits are not finite"
+            )
+            return False
         draft.token_ids.append(drawn.token_id)
         draft.confidences.append(drawn.probability or 0.0)
-        return draft.wants_more and len(tokens) < self.engine.context_length
+        draft.history.append(drawn.token_id)
+        return draft.wants_more and len(self.engine.tokens(draft.item.key)) < self.engine.context_length
 
     def _advance_drafts(self, drafts: dict[int, _Draft]) -> dict[int, Advanced]:
         """Computes the last draft of each sequence; one that finds no page stops drafting."""
         advances = [
             _next_advance(draft, len(self.engine.tokens(draft.item.key))) for draft in drafts.values()
         ]
-        outcomes = zip(drafts, self.engine.advance(advances), strict=True)
-        return {index: outcome for index, outcome in outcomes if isinstance(outcome, Advanced)}
+        rows: dict[int, Advanced] = {}
+        for (index, draft), outcome in zip(drafts.items(), self.engine.advance(advances), strict=True):
+            if isinstance(outcome, Advanced):
+                rows[index] = outcome
+            elif outcome.reason is not FailureReason.OUT_OF_PAGES:
+                draft.failure = outcome
+        return rows
 
-    def _proposal(self, draft: _Draft) -> Proposal:
+    def _proposal(self, draft: _Draft) -> Proposal | Failure:
+        if draft.failure is not None:
+            return draft.failure
         return Proposal(
             computed_length=len(self.engine.tokens(draft.item.key)),
             cached_token_count=draft.outcome.cached_token_count,

@@ -15,14 +15,16 @@ from spearhead.telemetry import Telemetry
 from spearhead.v1 import draft_pb2, draft_pb2_grpc
 from spearhead.worker.info import check_protocol
 from spearhead.worker.metrics import WorkerMetrics
-from spearhead.worker.model_thread import ModelThread, Timed
-from spearhead.worker.profile import kernel_profile
+from spearhead.worker.model_thread import ModelThread
+from spearhead.worker.profile import check_profile_size, kernel_profile
 from spearhead.worker.stream import StreamKeys, in_stream, serve_stream
 from spearhead.worker.timing import Receipt, record_step_spans, worker_timing
 from spearhead.worker.wire import (
+    InvalidItem,
     decode_token_ids,
     encode_floats,
     encode_token_ids,
+    invalid,
     item_error,
     sampling_parameters,
 )
@@ -87,9 +89,13 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         model = self._require().model
         if model is None:
             raise InvalidRequest(f"the {self._kind} drafter runs no model; there is nothing to measure")
+        check_profile_size(model.engine, request.rows, request.contexts)
         timed = await self._thread.run(
-            partial(profile_engine, model.engine, VARIANT, request.rows, request.contexts)
-        )
+            partial(
+                profile_engine, model.engine, VARIANT, request.rows, request.contexts,
+                on_progress=self._thread.beat,
+            )
+        )  # fmt: skip
         return draft_pb2.DraftServiceProfileKernelsResponse(
             profile=kernel_profile(model, VARIANT, timed.result)
         )
@@ -97,15 +103,19 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     async def _propose(
         self, stream: int, drafter: Drafter, request: draft_pb2.ProposeRequest, receipt: Receipt
     ) -> draft_pb2.ProposeResponse:
-        items = [self._to_item(stream, item, index) for index, item in enumerate(request.items)]
+        vocab_size = self._require().info.vocab_size
+        parsed = [self._to_item(stream, item, vocab_size) for item in request.items]
+        items = [item for item in parsed if isinstance(item, DraftItem)]
         released = [(stream, release.sequence_id) for release in request.releases]
 
         def compute() -> tuple[list[Proposal | Failure], int]:
             drafter.release(released)
             return drafter.propose(items)
 
-        timed: Timed[tuple[list[Proposal | Failure], int]] = await self._thread.run(compute)
-        outcomes, sample_ns = timed.result
+        timed = await self._thread.run(compute)
+        proposals, sample_ns = timed.result
+        computed = iter(proposals)
+        outcomes = [item if isinstance(item, Failure) else next(computed) for item in parsed]
         response = draft_pb2.ProposeResponse(
             step_id=request.step_id,
             results=[
@@ -117,6 +127,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         drafted = sum(len(outcome.draft_token_ids) for outcome in outcomes if isinstance(outcome, Proposal))
         committed = sum(len(item.token_ids) for item in items)
         self._metrics.step(committed + drafted, response.timing.compute_ns)
+        self._metrics.item_errors(outcomes)
         self._metrics.set_sequences(
             len(drafter.live_keys()), held_pages=drafter.page_count - drafter.free_page_count,
             page_count=drafter.page_count,
@@ -134,23 +145,25 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         )  # fmt: skip
         return response
 
-    def _to_item(self, stream: int, item: draft_pb2.ProposeItem, index: int) -> DraftItem:
-        field = f"items[{index}]"
-        if item.max_draft_tokens > self._max_draft_tokens:
-            raise InvalidRequest(
-                f"max_draft_tokens is {item.max_draft_tokens}; the limit is {self._max_draft_tokens}",
-                field=f"{field}.max_draft_tokens",
-            )
-        if item.max_draft_tokens and not item.HasField("sampling"):
-            raise InvalidRequest("drafts are wanted without sampling", field=f"{field}.sampling")
+    def _to_item(self, stream: int, item: draft_pb2.ProposeItem, vocab_size: int) -> DraftItem | Failure:
+        wanted = item.max_draft_tokens
+        try:
+            if wanted > self._max_draft_tokens:
+                raise InvalidItem(f"max_draft_tokens is {wanted}; the limit is {self._max_draft_tokens}")
+            if wanted and not item.HasField("sampling"):
+                raise InvalidItem("drafts are wanted without sampling")
+            token_ids = decode_token_ids(item.token_ids, "token_ids")
+            sampling = sampling_parameters(item.sampling, vocab_size) if wanted else None
+        except InvalidItem as error:
+            return invalid(error)
         return DraftItem(
             key=(stream, item.sequence_id),
             epoch=item.epoch,
             committed_length=item.committed_length,
-            token_ids=decode_token_ids(item.token_ids, f"{field}.token_ids"),
-            max_draft_tokens=item.max_draft_tokens,
+            token_ids=token_ids,
+            max_draft_tokens=wanted,
             max_compute_tokens=item.max_compute_tokens if item.HasField("max_compute_tokens") else None,
-            sampling=sampling_parameters(item.sampling) if item.max_draft_tokens else None,
+            sampling=sampling,
         )
 
     def _require(self) -> LoadedDrafter:

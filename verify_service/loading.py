@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing
 
 from spearhead.errors import ConfigError
 from spearhead.model.checkpoint import load_variants, offered_variants, open_checkpoint
-from spearhead.model.loading import LoadedModel, build_engine, compute_device, compute_dtype, load_tokenizer
+from spearhead.model.loading import LoadedModel, load_model
 from spearhead.model.quantization import QuantizationScheme
 from verify_service.config import VariantSettings, VerifyConfig
 
@@ -29,26 +29,24 @@ def load(config: VerifyConfig) -> tuple[LoadedModel, str]:
         offered = offered_variants(checkpoint, quantization=scheme, full_precision=full_precision)
         held = offered if wanted.hold == ("auto",) else wanted.hold
         serve = choose_served(wanted, held)
-        tokenizer = load_tokenizer(checkpoint.path, checkpoint.config)
-        variants = load_variants(
+        if scheme is not None and "w4" not in held:
+            raise ConfigError(
+                f"variants.quantization is {wanted.quantization!r}, but variants.hold has no w4; add it, or "
+                "leave the scheme out"
+            )
+        model = load_model(
             checkpoint,
-            variants=held,
-            dtype=compute_dtype(settings),
-            device=compute_device(settings),
-            quantization=scheme,
-            full_precision=full_precision,
-        )
-        engine, invariant = build_engine(checkpoint.config, variants, tokenizer, settings, config.kv_cache)
-        model = LoadedModel(
-            engine=engine,
-            name=settings.display_name,
-            revision=checkpoint.revision,
-            tokenizer_hash=tokenizer.hash,
-            eos_token_ids=checkpoint.config.eos_token_ids,
-            dtype=str(compute_dtype(settings)).removeprefix("torch."),
-            weight_dtype=checkpoint.weight_dtype,
-            device=settings.device,
-            batch_invariant=invariant,
+            settings,
+            config.kv_cache,
+            config=checkpoint.config,
+            load_weights=lambda dtype, device: load_variants(
+                checkpoint,
+                variants=held,
+                dtype=dtype,
+                device=device,
+                quantization=scheme,
+                full_precision=full_precision,
+            ),
         )
     return model, serve
 

@@ -9,17 +9,19 @@ import grpc
 from spearhead.errors import InvalidRequest, NotReady
 from spearhead.model.engine import Failure
 from spearhead.model.loading import LoadedModel
-from spearhead.model.profiler import profile_engine
+from spearhead.model.profiler import Latency, profile_engine
 from spearhead.telemetry import Telemetry
 from spearhead.v1 import types_pb2, verify_pb2, verify_pb2_grpc
 from spearhead.worker.info import check_protocol, model_info
 from spearhead.worker.metrics import WorkerMetrics
-from spearhead.worker.model_thread import ModelThread, Timed
-from spearhead.worker.profile import kernel_profile
+from spearhead.worker.model_thread import ModelThread
+from spearhead.worker.profile import check_profile_size, kernel_profile
 from spearhead.worker.stream import StreamKeys, in_stream, serve_stream
 from spearhead.worker.timing import Receipt, record_step_spans, worker_timing
 from spearhead.worker.wire import (
+    InvalidItem,
     decode_token_ids,
+    invalid,
     item_error,
     sampling_parameters,
     token_logprobs,
@@ -30,8 +32,6 @@ METHOD = "spearhead.v1.VerifyService/Step"
 _MAX_LOGPROBS = 20
 
 _log = logging.getLogger("spearhead.verify")
-
-Outcomes = tuple[list[Verified | Failure], int]
 
 
 class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
@@ -105,8 +105,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
                 "To hold more, set variants.hold and restart",
                 field="variant",
             )
-        previous = verifier.variant
-        await self._thread.run(partial(verifier.set_variant, request.variant))
+        previous = (await self._thread.run(partial(verifier.set_variant, request.variant))).result
         self._metrics.set_variant(request.variant)
         _log.info("variant %s serves instead of %s", request.variant, previous)
         return verify_pb2.SetVariantResponse(previous_variant=previous, variant=request.variant)
@@ -134,41 +133,59 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
     ) -> verify_pb2.VerifyServiceProfileKernelsResponse:
         """Measures on the model thread; steps wait meanwhile."""
         model, verifier = self._loaded()
-        variant = verifier.variant
-        timed = await self._thread.run(
-            partial(profile_engine, verifier.engine, variant, request.rows, request.contexts)
-        )
+        check_profile_size(verifier.engine, request.rows, request.contexts)
+
+        def measure() -> tuple[str, list[Latency]]:
+            variant = verifier.variant
+            profile = profile_engine(
+                verifier.engine, variant, request.rows, request.contexts, on_progress=self._thread.beat
+            )
+            return variant, profile
+
+        variant, latencies = (await self._thread.run(measure)).result
         return verify_pb2.VerifyServiceProfileKernelsResponse(
-            profile=kernel_profile(model, variant, timed.result)
+            profile=kernel_profile(model, variant, latencies)
         )
 
     async def _step(
         self, stream: int, verifier: Verifier, request: verify_pb2.StepRequest, receipt: Receipt
     ) -> verify_pb2.StepResponse:
-        items = [_to_item(stream, item, index) for index, item in enumerate(request.items)]
+        vocab_size = verifier.engine.vocab_size
+        parsed = [_to_item(stream, item, vocab_size) for item in request.items]
+        items = [item for item in parsed if isinstance(item, VerifyItem)]
         released = [(stream, release.sequence_id) for release in request.releases]
-        timed: Timed[Outcomes] = await self._thread.run(partial(verifier.step, items, released))
-        outcomes, sample_ns = timed.result
+        timed = await self._thread.run(partial(verifier.step, items, released))
+        computed = iter(timed.result.outcomes)
+        outcomes = [item if isinstance(item, Failure) else next(computed) for item in parsed]
         response = verify_pb2.StepResponse(
             step_id=request.step_id,
             results=[
                 _to_result(item, outcome) for item, outcome in zip(request.items, outcomes, strict=True)
             ],
             free_page_count=verifier.engine.pages.free_page_count,
-            variant=verifier.variant,
+            variant=timed.result.variant,
         )
-        response.timing.CopyFrom(worker_timing(receipt, timed, sample_ns))
-        tokens = sum(len(item.token_ids) for item in items)
-        self._metrics.step(tokens, response.timing.compute_ns)
-        pages = verifier.engine.pages
-        self._metrics.set_sequences(
-            verifier.engine.sequence_count, held_pages=pages.held_page_count, page_count=pages.page_count
-        )
+        response.timing.CopyFrom(worker_timing(receipt, timed, timed.result.sample_ns))
+        self._count(verifier, items, outcomes, response.timing.compute_ns)
         record_step_spans(
             self._tracer, method=METHOD, worker="verify", traceparent=request.traceparent,
             timing=response.timing, attributes=_span_attributes(request.step_id, items, outcomes),
         )  # fmt: skip
         return response
+
+    def _count(
+        self,
+        verifier: Verifier,
+        items: Sequence[VerifyItem],
+        outcomes: Sequence[Verified | Failure],
+        compute_ns: int,
+    ) -> None:
+        pages = verifier.engine.pages
+        self._metrics.step(sum(len(item.token_ids) for item in items), compute_ns)
+        self._metrics.item_errors(outcomes)
+        self._metrics.set_sequences(
+            verifier.engine.sequence_count, held_pages=pages.held_page_count, page_count=pages.page_count
+        )
 
     def _loaded(self) -> tuple[LoadedModel, Verifier]:
         if self._model is None or self._verifier is None:
@@ -176,23 +193,13 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         return self._model, self._verifier
 
 
-def _to_item(stream: int, item: verify_pb2.StepItem, index: int) -> VerifyItem:
-    field = f"items[{index}]"
-    token_ids = decode_token_ids(item.token_ids, f"{field}.token_ids")
-    if item.draft_token_count and item.draft_token_count >= len(token_ids):
-        raise InvalidRequest(
-            f"{item.draft_token_count} of {len(token_ids)} tokens are drafts; at least one must be committed",
-            field=f"{field}.draft_token_count",
-        )
-    if item.draft_token_count and not item.sample:
-        raise InvalidRequest("drafts can only be verified by sampling; set sample", field=f"{field}.sample")
-    if item.sample and not item.HasField("sampling"):
-        raise InvalidRequest("sample is set without sampling", field=f"{field}.sampling")
-    if item.logprob_count > _MAX_LOGPROBS:
-        raise InvalidRequest(
-            f"logprob_count is {item.logprob_count}; the limit is {_MAX_LOGPROBS}",
-            field=f"{field}.logprob_count",
-        )
+def _to_item(stream: int, item: verify_pb2.StepItem, vocab_size: int) -> VerifyItem | Failure:
+    try:
+        token_ids = decode_token_ids(item.token_ids, "token_ids")
+        _check(item, len(token_ids))
+        sampling = sampling_parameters(item.sampling, vocab_size) if item.sample else None
+    except InvalidItem as error:
+        return invalid(error)
     return VerifyItem(
         key=(stream, item.sequence_id),
         epoch=item.epoch,
@@ -200,10 +207,25 @@ def _to_item(stream: int, item: verify_pb2.StepItem, index: int) -> VerifyItem:
         token_ids=token_ids,
         draft_count=item.draft_token_count,
         max_compute_tokens=item.max_compute_tokens if item.HasField("max_compute_tokens") else None,
-        sampling=sampling_parameters(item.sampling) if item.sample else None,
+        sampling=sampling,
         full_precision=item.precision == types_pb2.PRECISION_FULL,
         logprob_count=item.logprob_count if item.HasField("logprob_count") else None,
     )
+
+
+def _check(item: verify_pb2.StepItem, token_count: int) -> None:
+    if item.draft_token_count and item.draft_token_count >= token_count:
+        raise InvalidItem(
+            f"{item.draft_token_count} of {token_count} tokens are drafts; at least one must be committed"
+        )
+    if item.draft_token_count and not item.sample:
+        raise InvalidItem("drafts can only be verified by sampling; set sample")
+    if item.sample and not item.HasField("sampling"):
+        raise InvalidItem("sample is set without sampling")
+    if item.logprob_count > _MAX_LOGPROBS:
+        raise InvalidItem(f"logprob_count is {item.logprob_count}; the limit is {_MAX_LOGPROBS}")
+    if item.precision not in types_pb2.Precision.values():
+        raise InvalidItem(f"precision {item.precision} is unknown; use a value of the enum Precision")
 
 
 def _to_result(item: verify_pb2.StepItem, outcome: Verified | Failure) -> verify_pb2.StepItemResult:

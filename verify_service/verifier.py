@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spearhead.model.engine import Advance, Advanced, Failure, FailureReason, SequenceEngine
-from spearhead.model.sampling import Logprobs, SamplingParameters, logprobs, sample
+from spearhead.model.sampling import History, Logprobs, SamplingParameters, logprobs, sample
 
 FULL_PRECISION = "fp16"
 
@@ -68,6 +68,21 @@ class Verified:
         return max(len(self.emitted) - 1, 0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedStep:
+    """The result of one step.
+
+    Attributes:
+        outcomes: One an item, in order.
+        sample_ns: Time spent on sampling and acceptance.
+        variant: The weights that computed items of default precision.
+    """
+
+    outcomes: list[Verified | Failure]
+    sample_ns: int
+    variant: str
+
+
 class Verifier:
     """Owns the engine and the choice of the served variant; used from the model thread.
 
@@ -85,27 +100,24 @@ class Verifier:
         """The weights that serve items of default precision."""
         return self._variant
 
-    def set_variant(self, variant: str) -> None:
-        """Serves ``variant`` from the next step on.
+    def set_variant(self, variant: str) -> str:
+        """Serves ``variant`` from the next step on; returns what served before.
 
         KV of another variant is never used: the next item of each running sequence gets a cache miss and
         its caller prefills again, as if the new variant had computed everything.
         """
-        self._variant = variant
+        previous, self._variant = self._variant, variant
+        return previous
 
-    def step(
-        self, items: Sequence[VerifyItem], released: Sequence[Hashable] = ()
-    ) -> tuple[list[Verified | Failure], int]:
-        """Computes one step.
-
-        Returns:
-            One outcome an item, in order, and the nanoseconds spent on sampling and acceptance.
-        """
+    def step(self, items: Sequence[VerifyItem], released: Sequence[Hashable] = ()) -> VerifiedStep:
+        """Computes one step, after freeing ``released``."""
         self.engine.release_where(released)
         advanced = self.engine.advance([self._to_advance(item) for item in items])
         started = time.perf_counter_ns()
         outcomes = [self._accept(item, outcome) for item, outcome in zip(items, advanced, strict=True)]
-        return outcomes, time.perf_counter_ns() - started
+        return VerifiedStep(
+            outcomes=outcomes, sample_ns=time.perf_counter_ns() - started, variant=self._variant
+        )
 
     def _to_advance(self, item: VerifyItem) -> Advance:
         return Advance(
@@ -122,18 +134,20 @@ class Verifier:
         if isinstance(advanced, Failure):
             return advanced
         if item.sampling is None or not len(advanced.logits):
-            self.engine.keep(item.key, advanced.computed_length, publish=True)
-            return Verified(
-                computed_length=advanced.computed_length, cached_token_count=advanced.cached_token_count
-            )
+            # Drafts that the bound on tokens let through were not judged: they are no part of the sequence.
+            committed = item.committed_length + len(item.token_ids) - item.draft_count
+            computed = min(advanced.computed_length, committed)
+            self.engine.keep(item.key, computed, publish=True)
+            return Verified(computed_length=computed, cached_token_count=advanced.cached_token_count)
         tokens = self.engine.tokens(item.key)
         known = len(tokens) - item.draft_count
         emitted: list[int] = []
         details: list[Logprobs] = []
         margin = float("inf")
+        history = History(tokens[:known], item.sampling)
         for index in range(item.draft_count + 1):
             row = advanced.logits[index]
-            drawn = sample(row, item.sampling, tokens[: known + index])
+            drawn = sample(row, item.sampling, history)
             if not drawn.finite:
                 self.engine.keep(item.key, item.committed_length, publish=False)
                 return _non_finite(known + index, row)
@@ -143,6 +157,7 @@ class Verifier:
                 details.append(logprobs(row, drawn.token_id, item.logprob_count))
             if index == item.draft_count or tokens[known + index] != drawn.token_id:
                 break
+            history.append(drawn.token_id)
         computed = known + len(emitted) - 1
         self.engine.keep(item.key, computed, publish=True)
         return Verified(

@@ -18,6 +18,9 @@ from torch import Tensor
 
 PIECE_TOKENS = 64
 
+_SCORES = 1 << 24  # scores held at once, 64 MiB
+_TILE_ROWS = 32  # a multiple of every row block
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
@@ -40,8 +43,8 @@ class AttentionGroup:
 
     Attributes:
         rows: ``(B * Q,)`` int64, batch row of each query; padding repeats the last.
-        pages: ``(B * pages,)`` int64, padded with page 0.
-        biases: Additive mask for each sliding window in use, ``(B, 1, R, L)`` float32.
+        pages: ``(B * pages,)`` int64; a shorter segment repeats its own first page.
+        hidden: Keys that a row must not see, for each sliding window in use: ``(B, 1, R, L)`` bool.
         valid: ``(n,)`` int64, the entries of ``rows`` that are not padding; ``None`` = all.
         valid_rows: ``(n,)`` int64, their batch rows.
         batch: B.
@@ -51,7 +54,7 @@ class AttentionGroup:
 
     rows: Tensor
     pages: Tensor
-    biases: dict[int | None, Tensor]
+    hidden: dict[int | None, Tensor]
     valid: Tensor | None
     valid_rows: Tensor
     batch: int
@@ -103,7 +106,7 @@ def _build_group(
         last = segment.count - 1
         rows += [first_row + min(query, last) for query in range(queries)]
         used = segment.pages[:page_count]
-        pages += [*used, *[0] * (page_count - len(used))]
+        pages += [*used, *[used[0]] * (page_count - len(used))]
         places = [
             segment.start + min(query, last) for query in range(queries) for _ in range(heads_per_kv_head)
         ]
@@ -117,7 +120,7 @@ def _build_group(
     return AttentionGroup(
         rows=row_tensor,
         pages=torch.tensor(pages, device=device),
-        biases={window: _bias(limits, keys, window) for window in windows},
+        hidden={window: _hidden(limits, keys, window) for window in windows},
         valid=None if complete else valid_tensor,
         valid_rows=row_tensor if complete else row_tensor[valid_tensor],
         batch=len(members),
@@ -126,17 +129,20 @@ def _build_group(
     )
 
 
-def _bias(limits: Tensor, keys: Tensor, window: int | None) -> Tensor:
+def _hidden(limits: Tensor, keys: Tensor, window: int | None) -> Tensor:
     hidden = keys > limits
     if window is not None:
         hidden |= keys <= limits - window
-    return torch.zeros(hidden.shape, device=keys.device).masked_fill_(hidden, float("-inf"))
+    return hidden
 
 
 def paged_attention(
     query: Tensor, cache: Tensor, group: AttentionGroup, window: int | None, page_size: int
 ) -> Tensor:
     """Attention of one group.
+
+    Slots that a row must not see have no influence as long as they hold finite numbers, which the engine sees
+    to: it clears pages before it hands them out.
 
     Args:
         query: ``(N, H, D)`` of all rows of the batch, scaled already.
@@ -156,13 +162,27 @@ def paged_attention(
     if rows > used:
         queries = torch.nn.functional.pad(queries, (0, 0, 0, rows - used))
     keys, values = _gather(cache, group, page_size)
-    scores = torch.bmm(queries, keys.view(pairs, -1, head_dim).transpose(1, 2))  # (B KV, R, L)
-    scores.view(batch, kv_heads, rows, -1).add_(group.biases[window])
-    weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
-    output = _weighted_sum(weights, values.view(pairs, -1, head_dim))
+    keys, values = keys.view(pairs, -1, head_dim), values.view(pairs, -1, head_dim)
+    # Rows do not depend on each other, so tiles of them bound the memory and change no bit.
+    tile = max(_SCORES // (pairs * keys.shape[1]) // _TILE_ROWS, 1) * _TILE_ROWS
+    tiles = [
+        _attend(
+            queries[:, start : start + tile], keys, values, group.hidden[window][:, :, start : start + tile]
+        )
+        for start in range(0, rows, tile)
+    ]
+    output = tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
     by_query = output[:, :used].view(batch, kv_heads, group.queries, -1)
     flat = by_query.transpose(1, 2).reshape(batch * group.queries, -1)
     return flat if group.valid is None else flat[group.valid]
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
+    """Softmax attention: (B KV, R, D) queries over (B KV, L, D) keys and values."""
+    scores = torch.bmm(queries, keys.transpose(1, 2))  # (B KV, R, L)
+    scores.view(hidden.shape[0], -1, *hidden.shape[2:]).masked_fill_(hidden, float("-inf"))
+    weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+    return _weighted_sum(weights, values)
 
 
 def _gather(cache: Tensor, group: AttentionGroup, page_size: int) -> Tensor:

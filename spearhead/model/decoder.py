@@ -18,6 +18,8 @@ from spearhead.model.attention import AttentionGroup, Segment, build_groups, pag
 from spearhead.model.kv_cache import KvStorage
 from spearhead.model.weights import LayerWeights, LinearWeights, ModelWeights
 
+MAX_ROWS = 512
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlocks:
@@ -44,6 +46,19 @@ class _Step:
     groups: list[AttentionGroup]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """The result of one forward pass.
+
+    Attributes:
+        logits: ``(len(logit_rows), V)`` float32 on the CPU; V is the padded vocabulary.
+        finite: One a token: whether everything computed for it is a finite number.
+    """
+
+    logits: Tensor
+    finite: list[bool]
+
+
 class Decoder:
     """Computes logits; owns the rotary tables and writes to the KV storage it was given.
 
@@ -67,6 +82,7 @@ class Decoder:
         self.config = config
         self.storage = storage
         self.row_blocks = row_blocks
+        self.context_length = context_length
         self._device = device
         self._windows = frozenset(config.sliding_windows)
         self._scale = config.head_dim**-0.5
@@ -82,7 +98,7 @@ class Decoder:
         segments: Sequence[Segment],
         token_ids: Sequence[int],
         logit_rows: Sequence[int],
-    ) -> Tensor:
+    ) -> Forward:
         """Computes the KV of new tokens and the logits of some of them.
 
         Args:
@@ -92,14 +108,15 @@ class Decoder:
             logit_rows: Rows of ``token_ids`` whose logits are wanted.
 
         Returns:
-            ``(len(logit_rows), V)`` float32 on the CPU; V is the padded vocabulary.
+            Logits, and which rows are finite.
         """
         step = self._prepare(segments, len(token_ids))
         tokens = torch.tensor([*token_ids, *[0] * step.padding], device=self._device)
         hidden = weights.embedding[tokens]  # (N, D)
         for index, layer in enumerate(weights.layers):
             hidden = self._layer(index, layer, hidden, step)
-        return self._logits(weights, hidden, logit_rows)
+        finite = hidden[: len(token_ids)].isfinite().all(-1).tolist()
+        return Forward(logits=self._logits(weights, hidden, logit_rows), finite=finite)
 
     def _prepare(self, segments: Sequence[Segment], row_count: int) -> _Step:
         size = self.storage.page_size
@@ -185,7 +202,9 @@ def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 
 def linear(x: Tensor, weights: LinearWeights) -> Tensor:
     """``x weightᵀ + bias`` plus the compensators of each row range; (rows, K) to (rows, N)."""
-    y = F.linear(x, weights.weight, weights.bias)
+    # Row invariance is proved for at most MAX_ROWS at once.
+    parts = [F.linear(part, weights.weight, weights.bias) for part in torch.split(x, MAX_ROWS)]
+    y = parts[0] if len(parts) == 1 else torch.cat(parts)
     for placed in weights.compensators:
         gate = placed.gate
         correction = compensate(

@@ -144,7 +144,12 @@ class SequenceEngine:
         """Computes one step; results in the order of ``items``. Items of a variant share a forward pass."""
         results: list[Advanced | Failure | None] = [None] * len(items)
         admitted: dict[str, list[_Admitted]] = {}
+        seen: set[Hashable] = set()
         for index, item in enumerate(items):
+            if item.key in seen:
+                results[index] = _failure("INVALID", "the step has two items of this sequence; send one")
+                continue
+            seen.add(item.key)
             outcome = self._admit(index, item)
             if isinstance(outcome, Failure):
                 results[index] = outcome
@@ -152,7 +157,7 @@ class SequenceEngine:
                 admitted.setdefault(item.variant, []).append(outcome)
         for variant, batch in admitted.items():
             for entry, advanced in zip(batch, self._forward(variant, batch), strict=True):
-                results[entry.index] = advanced
+                results[entry.index] = advanced if advanced is not None else self._discard(entry)
         return [result for result in results if result is not None]
 
     def keep(self, key: Hashable, length: int, *, publish: bool) -> None:
@@ -204,11 +209,13 @@ class SequenceEngine:
     def _allocate(self, index: int, item: Advance, live: _Live) -> _Admitted | Failure:
         cache = live.cache
         self.pages.truncate(cache, item.committed_length)
-        cached = self.pages.attach_prefix(cache, list(item.token_ids)) if item.committed_length == 0 else 0
+        cached = 0
+        if item.committed_length == 0:
+            cached = self.pages.attach_prefix(cache, list(item.token_ids), leave=max(1, item.logit_count))
         remaining = item.token_ids[cached:]
         limit = self.max_rows if item.max_compute_tokens is None else item.max_compute_tokens
         chunk = remaining[: min(limit, self.max_rows)]
-        start = cache.length
+        start, held = cache.length, len(cache.pages)
         try:
             copies = self.pages.extend(cache, chunk)
         except OutOfPages:
@@ -221,6 +228,8 @@ class SequenceEngine:
             )
         for source, destination in copies:
             self.decoder.storage.copy_page(source, destination)
+        if len(cache.pages) > held:
+            self.decoder.storage.clear_pages(cache.pages[held:])
         return _Admitted(
             index=index,
             live=live,
@@ -239,6 +248,8 @@ class SequenceEngine:
             return _failure("STALE_EPOCH", f"epoch {item.epoch} is older than {live.epoch}; drop the item")
         if not item.token_ids:
             return _failure("INVALID", "no token ids; send at least one")
+        if item.max_compute_tokens == 0:
+            return _failure("INVALID", "max_compute_tokens is 0; it must be at least 1, or unset for all")
         if end > self.context_length:
             return _failure("INVALID", f"{end} tokens exceed the context of {self.context_length}")
         worst = max(item.token_ids)
@@ -254,7 +265,8 @@ class SequenceEngine:
             )
         return None
 
-    def _forward(self, variant: str, batch: Sequence[_Admitted]) -> list[Advanced]:
+    def _forward(self, variant: str, batch: Sequence[_Admitted]) -> list[Advanced | None]:
+        """Computes a batch; ``None`` for an item with a number that is not finite."""
         segments: list[Segment] = []
         token_ids: list[int] = []
         logit_rows: list[int] = []
@@ -263,19 +275,32 @@ class SequenceEngine:
             segments.append(Segment(pages=entry.live.cache.pages, start=entry.start, count=count))
             token_ids.extend(entry.token_ids)
             logit_rows.extend(range(len(token_ids) - entry.logit_count, len(token_ids)))
-        logits = self.decoder.forward(self.variants[variant], segments, token_ids, logit_rows)
-        rows = logits[:, : self.vocab_size].contiguous().numpy()
-        results, row = [], 0
+        result = self.decoder.forward(self.variants[variant], segments, token_ids, logit_rows)
+        logits = result.logits[:, : self.vocab_size].contiguous().numpy()
+        outcomes: list[Advanced | None] = []
+        first_row = first_logit = 0
         for entry in batch:
-            results.append(
-                Advanced(
-                    computed_length=entry.live.cache.length,
-                    cached_token_count=entry.cached,
-                    logits=rows[row : row + entry.logit_count],
-                )
+            end_row, end_logit = first_row + len(entry.token_ids), first_logit + entry.logit_count
+            advanced = Advanced(
+                computed_length=entry.live.cache.length,
+                cached_token_count=entry.cached,
+                logits=logits[first_logit:end_logit],
             )
-            row += entry.logit_count
-        return results
+            outcomes.append(advanced if all(result.finite[first_row:end_row]) else None)
+            first_row, first_logit = end_row, end_logit
+        return outcomes
+
+    def _discard(self, entry: _Admitted) -> Failure:
+        """Forgets what an item computed, down to the bits: they would spread to whoever reads the page."""
+        cache, size = entry.live.cache, self.pages.page_size
+        self.pages.truncate(cache, entry.start)
+        if entry.start % size:
+            self.decoder.storage.clear_after(cache.pages[-1], entry.start % size)
+        return _failure(
+            "NON_FINITE",
+            f"computing {len(entry.token_ids)} tokens from position {entry.start} gave NaN or infinity; the "
+            "weights or the compute type do not fit this input, try model.dtype = 'float32'",
+        )
 
 
 def _failure(reason: str, message: str) -> Failure:

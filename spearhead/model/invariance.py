@@ -6,7 +6,7 @@ which all multiples were seen to be bit-equal on the model's own shapes, and the
 checked once more. Nothing is assumed about the library; a machine where no block works is reported.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -15,12 +15,11 @@ from torch import Tensor
 
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.attention import Segment, build_groups, paged_attention
-from spearhead.model.decoder import Decoder, RowBlocks
-from spearhead.model.weights import ModelWeights
+from spearhead.model.decoder import MAX_ROWS, Decoder, RowBlocks
+from spearhead.model.weights import LinearWeights, ModelWeights
 
 _LINEAR_BLOCKS = (1, 2, 4, 8, 16, 32)
 _ATTENTION_BLOCKS = (4, 8, 16, 32)
-_MOST_ROWS = 128
 _PROBE_RESULTS = 1 << 18
 _MOST_WINDOWS = 512
 _PROBE_TOKENS = 40
@@ -69,11 +68,11 @@ def decoder_invariant(decoder: Decoder, weights: ModelWeights) -> bool:
         """Logits of one row of a step made of (prompt, start, end) parts."""
         segments = [Segment(pages=pages[p], start=start, count=end - start) for p, start, end in parts]
         tokens = [token for p, start, end in parts for token in prompts[p][start:end]]
-        return decoder.forward(weights, segments, tokens, [row])
+        return decoder.forward(weights, segments, tokens, [row]).logits
 
-    count = _PROBE_TOKENS
+    count = min(_PROBE_TOKENS, decoder.context_length)
     whole = run([(0, 0, count)], count - 1)
-    for cuts in ((0, 17, count), (0, 33, 34, count - 1, count)):
+    for cuts in ((0, 17, count), (0, count - 7, count - 6, count - 1, count)):
         for start, end in pairwise(cuts):
             result = run([(0, start, end)], end - start - 1)
         if not torch.equal(whole, result):
@@ -92,10 +91,15 @@ def _distinct_matrices(variants: Iterable[ModelWeights]) -> list[Tensor]:
             linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
         for linear in linears:
             # Compensators are computed in float32 whatever the compute dtype is.
-            parts = [part.float() for placed in linear.compensators for part in (placed.a, placed.b)]
-            for matrix in (linear.weight, *parts):
+            for matrix in (linear.weight, *_compensator_matrices(linear)):
                 matrices.setdefault((matrix.shape, matrix.dtype), matrix)
     return list(matrices.values())
+
+
+def _compensator_matrices(linear: LinearWeights) -> Iterator[Tensor]:
+    for placed in linear.compensators:
+        gate = () if placed.gate is None else (placed.gate.w1, placed.gate.w2)
+        yield from (matrix.float() for matrix in (placed.a, placed.b, *gate))
 
 
 @torch.inference_mode()
@@ -104,10 +108,10 @@ def _linear_invariant(matrix: Tensor, block: int) -> bool:
     # Two kernels can differ in as few as one result in 20,000, so the smallest count, for which libraries
     # have special kernels, is tried until enough results were compared.
     tried = min(max(_PROBE_RESULTS // matrix.shape[0] // block, 4), _MOST_WINDOWS) * block
-    rows = torch.randn(max(tried, _MOST_ROWS), matrix.shape[1], generator=generator).to(matrix)
-    expected = F.linear(rows, matrix)
-    counts = {block * factor for factor in (2, 3, 4, 5, 7, 8, 11, 16)} | {64, 96}
-    windows = [(0, count) for count in sorted(counts) if count <= _MOST_ROWS and count % block == 0]
+    rows = torch.randn(max(tried, MAX_ROWS), matrix.shape[1], generator=generator).to(matrix)
+    expected = torch.cat([F.linear(part, matrix) for part in torch.split(rows, MAX_ROWS)])
+    counts = {block * factor for factor in (2, 3, 4, 5, 7, 8, 11, 16)} | {64, 96, 160, 256, 384}
+    windows = [(0, count) for count in sorted(counts) if count <= MAX_ROWS]
     windows += [(start, start + block) for start in range(0, tried, block)]
     return all(
         torch.equal(F.linear(rows[start:end].clone(), matrix), expected[start:end]) for start, end in windows

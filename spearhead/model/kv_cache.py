@@ -8,7 +8,7 @@ Invariant: a page is free, or held by sequences (reference count), or cached (pu
 count 0, evictable). :meth:`PageTable.check_integrity` proves it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -79,17 +79,17 @@ class PageTable:
         """Pages that sequences hold."""
         return self.page_count - self.free_page_count
 
-    def attach_prefix(self, sequence: CachedSequence, token_ids: list[int]) -> int:
+    def attach_prefix(self, sequence: CachedSequence, token_ids: list[int], leave: int = 1) -> int:
         """Gives an empty sequence the longest published prefix of ``token_ids``.
 
-        At least one token is left to compute, so that there are logits to sample from.
+        At least ``leave`` tokens are left to compute, so that there are logits to sample from.
 
         Returns:
             Tokens attached, a multiple of the page size.
         """
         size = self.page_size
         parent: _Node | None = None
-        for start in range(0, (len(token_ids) - 1) // size * size, size):
+        for start in range(0, (len(token_ids) - leave) // size * size, size):
             key = self._key(sequence.variant, parent, token_ids[start : start + size])
             node = self._nodes.get(key)
             if node is None:
@@ -237,6 +237,17 @@ class KvStorage:
         self.page_count = page_count
         self.page_size = page_size
         self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layer_count)]
+
+    def clear_pages(self, pages: Sequence[int]) -> None:
+        """Zeroes pages, so that nothing of an earlier sequence, NaN least of all, reaches the next one."""
+        index = torch.tensor(pages, device=self.layers[0].device)
+        for layer in self.layers:
+            layer.view(self.page_count, -1).index_fill_(0, index, 0)
+
+    def clear_after(self, page: int, slot: int) -> None:
+        """Zeroes the slots of one page from ``slot`` on."""
+        for layer in self.layers:
+            layer[page * self.page_size + slot : (page + 1) * self.page_size] = 0
 
     @property
     def byte_count(self) -> int:

@@ -1,7 +1,7 @@
 """From settings to a warm engine: load, size the cache, prove batch invariance."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import torch
 
 from spearhead.errors import CheckpointError, ConfigError
 from spearhead.model.architecture import ModelConfig
+from spearhead.model.checkpoint import Checkpoint
 from spearhead.model.decoder import Decoder, RowBlocks
 from spearhead.model.engine import SequenceEngine
 from spearhead.model.invariance import make_invariant, probe_page_count
@@ -49,13 +50,16 @@ class LoadedModel:
     batch_invariant: bool
 
 
-def compute_dtype(settings: ModelSettings) -> torch.dtype:
-    """Resolves ``dtype``: bfloat16 needs hardware support to be faster than float32."""
+def compute_dtypes(settings: ModelSettings) -> tuple[torch.dtype, ...]:
+    """The compute types to try, the preferred one first.
+
+    ``auto`` takes bfloat16 where the processor multiplies it in hardware, and float32 where not, or where
+    bfloat16 turns out to depend on the batch.
+    """
     if settings.dtype != "auto":
-        return _DTYPES[settings.dtype]
-    if torch.device(settings.device).type != "cpu":
-        return torch.bfloat16
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+        return (_DTYPES[settings.dtype],)
+    fast = (torch.bfloat16,) if torch.cpu._is_avx512_bf16_supported() else ()
+    return (*fast, torch.float32)
 
 
 def compute_device(settings: ModelSettings) -> torch.device:
@@ -77,42 +81,89 @@ def compute_device(settings: ModelSettings) -> torch.device:
     return device
 
 
-def build_engine(
+def context_limit(config: ModelConfig, settings: ModelSettings) -> int:
+    """The longest sequence to serve, in tokens.
+
+    Raises:
+        ConfigError: More is asked for than the model can.
+    """
+    if settings.context_length > config.context_length:
+        raise ConfigError(
+            f"model.context_length is {settings.context_length}, but {settings.display_name} was made for "
+            f"{config.context_length} tokens; ask for at most that, or 0 for all of it"
+        )
+    return settings.context_length or config.context_length
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    settings: ModelSettings,
+    kv_settings: KvCacheSettings,
+    *,
+    config: ModelConfig,
+    load_weights: Callable[[torch.dtype, torch.device], Mapping[str, ModelWeights]],
+) -> LoadedModel:
+    """Loads weights, allocates the cache, builds the decoder and proves batch invariance.
+
+    Args:
+        checkpoint: Where name, revision and tokenizer come from.
+        settings: Section ``[model]``.
+        kv_settings: Section ``[kv_cache]``.
+        config: Shape to run; layers may have been left out.
+        load_weights: Makes the variants for a compute type and a device.
+
+    Raises:
+        ConfigError: The cache is too small, or results depend on the batch and that is not allowed.
+        CheckpointError: The weights cannot be used.
+    """
+    device, tokenizer = compute_device(settings), load_tokenizer(checkpoint.path, config)
+    for dtype in compute_dtypes(settings):
+        variants = load_weights(dtype, device)
+        engine = _build_engine(config, variants, tokenizer, settings, kv_settings, dtype)
+        invariant = make_invariant(engine.decoder, list(variants.values()))
+        if invariant:
+            _log.info("batch invariance proved in %s with %s", dtype, engine.decoder.row_blocks)
+            break
+        _log.warning("results in %s depend on the batch on this machine", dtype)
+    if not invariant and not settings.allow_batch_variance:
+        raise ConfigError(
+            f"results in {dtype} depend on the batch on this machine, so that output could change with load; "
+            "use model.dtype = 'float32', or accept it with model.allow_batch_variance = true"
+        )
+    return LoadedModel(
+        engine=engine,
+        name=settings.display_name,
+        revision=checkpoint.revision,
+        tokenizer_hash=tokenizer.hash,
+        eos_token_ids=config.eos_token_ids,
+        dtype=str(dtype).removeprefix("torch."),
+        weight_dtype=checkpoint.weight_dtype,
+        device=settings.device,
+        batch_invariant=invariant,
+    )
+
+
+def _build_engine(
     config: ModelConfig,
     variants: Mapping[str, ModelWeights],
     tokenizer: Tokenizer,
     settings: ModelSettings,
     kv_settings: KvCacheSettings,
-) -> tuple[SequenceEngine, bool]:
-    """Allocates the cache, builds the decoder, proves batch invariance.
-
-    Returns:
-        The engine, and whether it is batch-invariant.
-
-    Raises:
-        ConfigError: The cache is too small, or results depend on the batch and that is not allowed.
-    """
-    device, dtype = compute_device(settings), compute_dtype(settings)
-    context_length = min(config.context_length, settings.context_length or config.context_length)
+    dtype: torch.dtype,
+) -> SequenceEngine:
+    device, page_size = torch.device(settings.device), kv_settings.page_size
     page_count = _page_count(config, kv_settings, dtype)
-    storage = KvStorage(config, page_count, kv_settings.page_size, dtype, device)
+    context_length = min(context_limit(config, settings), page_count * page_size)
+    storage = KvStorage(config, page_count, page_size, dtype, device)
     decoder = Decoder(config, storage, context_length=context_length, row_blocks=RowBlocks(), device=device)
-    invariant = make_invariant(decoder, list(variants.values()))
-    if invariant:
-        _log.info("batch invariance proved with %s", decoder.row_blocks)
-    elif not settings.allow_batch_variance:
-        raise ConfigError(
-            f"results in {dtype} depend on the batch on this machine, so that output could change with load; "
-            "use model.dtype = 'float32', or accept it with model.allow_batch_variance = true"
-        )
-    engine = SequenceEngine(
+    return SequenceEngine(
         decoder,
-        PageTable(page_count, kv_settings.page_size),
+        PageTable(page_count, page_size),
         variants,
         vocab_size=min(config.vocab_size, tokenizer.vocab_size),
-        context_length=min(context_length, page_count * kv_settings.page_size),
+        context_length=context_length,
+        max_rows=settings.max_compute_tokens,
     )
-    return engine, invariant
 
 
 def load_tokenizer(path: Path, config: ModelConfig) -> Tokenizer:

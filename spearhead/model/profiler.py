@@ -52,7 +52,12 @@ class Latency:
 
 @torch.inference_mode()
 def profile_engine(
-    engine: SequenceEngine, variant: str, rows: Sequence[int] = (), contexts: Sequence[int] = ()
+    engine: SequenceEngine,
+    variant: str,
+    rows: Sequence[int] = (),
+    contexts: Sequence[int] = (),
+    *,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> list[Latency]:
     """Measures one variant; call it when no sequence is being computed.
 
@@ -61,14 +66,23 @@ def profile_engine(
         variant: Weights to measure.
         rows: Row counts; empty = a default list.
         contexts: Context lengths in tokens; empty = a default list up to the engine's limit.
+        on_progress: Called after each measurement.
     """
     decoder, weights = engine.decoder, engine.variants[variant]
     row_counts = sorted(set(rows or _DEFAULT_ROWS))
     longest = engine.context_length - row_counts[-1]
     lengths = sorted({c for c in contexts or _DEFAULT_CONTEXTS if c <= longest} or {max(longest, 1)})
-    entries = [*_linears(weights, row_counts), *_heads(weights, row_counts)]
-    entries += _attentions(decoder, sorted({1, *row_counts}), lengths)
-    return [*entries, *_overheads(engine, variant, entries, row_counts)]
+    entries: list[Latency] = []
+    for source in (
+        _linears(weights, row_counts),
+        _heads(weights, row_counts),
+        _attentions(decoder, sorted({1, *row_counts}), lengths),
+        _overheads(engine, variant, entries, row_counts),
+    ):
+        for entry in source:
+            entries.append(entry)
+            on_progress()
+    return entries
 
 
 def _linears(weights: ModelWeights, row_counts: Sequence[int]) -> Iterator[Latency]:
@@ -111,10 +125,18 @@ def _attention_calls(decoder: Decoder, rows: int, context: int, sequences: int) 
     """One call a layer: ``rows`` new tokens after ``context`` cached ones in each of some sequences."""
     config, storage = decoder.config, decoder.storage
     size = storage.page_size
-    pages = [page % storage.page_count for page in range(-(-(context + rows) // size))]
+    each = -(-(context + rows) // size)
     query = torch.randn(rows * sequences, config.head_count, config.head_dim)
     groups = build_groups(
-        [Segment(pages=pages, start=context, count=rows)] * sequences,
+        [
+            # Pages of their own where the pool allows, so that none warms the cache for the next.
+            Segment(
+                pages=[(index * each + page) % storage.page_count for page in range(each)],
+                start=context,
+                count=rows,
+            )
+            for index in range(sequences)
+        ],
         page_size=size,
         heads_per_kv_head=config.head_count // config.kv_head_count,
         row_block=decoder.row_blocks.attention,
@@ -139,12 +161,13 @@ def _overheads(
         for entry in entries
         if entry.op == "attention" and (entry.rows, entry.context) == (1, shortest)
     )
+    measured = tuple(entries)
     for rows in row_counts:
         if rows > engine.pages.free_page_count:
             continue
         parts_us = attention_us * rows + sum(
             entry.median_us * entry.calls_per_forward
-            for entry in entries
+            for entry in measured
             if entry.op != "attention" and entry.rows == rows
         )
         overhead_us = max(_whole_pass_us(engine, variant, rows) - parts_us, 0.0)

@@ -5,6 +5,7 @@ penalties, temperature, min-p, top-k, top-p, then ``argmax(logits + shared noise
 lowest token id. The functions see one row at a time, so that nothing can depend on the batch.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -95,16 +96,42 @@ class Sample:
     finite: bool
 
 
+class History:
+    """What a law needs to know of the tokens so far; grows token by token.
+
+    Args:
+        tokens: All tokens up to the first position, prompt included.
+        parameters: The law; tokens are only counted when it looks at them.
+    """
+
+    def __init__(self, tokens: Sequence[int], parameters: SamplingParameters) -> None:
+        self.length = len(tokens)
+        self._seen: dict[int, int] = {}
+        if parameters.needs_history:
+            output = Counter(tokens[parameters.prompt_length :])
+            self._seen = {token: output.get(token, 0) for token in {*tokens, *output}}
+
+    def append(self, token_id: int) -> None:
+        """The next position follows ``token_id``, which is part of the output."""
+        self.length += 1
+        self._seen[token_id] = self._seen.get(token_id, 0) + 1
+
+    def counts(self) -> tuple[TokenIds, Row]:
+        """The tokens so far, each once, and how often the output has each of them."""
+        size = len(self._seen)
+        return np.fromiter(self._seen, np.int64, size), np.fromiter(self._seen.values(), np.float32, size)
+
+
 def sample(
-    logits: Row, parameters: SamplingParameters, history: Sequence[int], *, want_probability: bool = False
+    logits: Row, parameters: SamplingParameters, history: History, *, want_probability: bool = False
 ) -> Sample:
     """Samples the token that follows ``history``.
 
     Args:
         logits: (V,) float32; modified in place and restored.
         parameters: The law.
-        history: All tokens of the sequence up to this position, prompt included. Its length is the
-            position of the new token, and thus the counter of the noise.
+        history: The tokens so far. Its length is the position of the new token, and thus the counter of
+            the noise.
         want_probability: Compute :attr:`Sample.probability`.
     """
     best = int(logits.argmax())
@@ -119,8 +146,8 @@ def sample(
         token_id = best if shaped is logits else int(shaped.argmax())
         probability = _probability(shaped, token_id) if want_probability else None
         return Sample(token_id=token_id, margin=margin, probability=probability, finite=True)
-    ids, values = _candidates(shaped / np.float32(parameters.temperature), parameters)
-    chosen = _gumbel_max(ids, values, parameters.seed, len(history))
+    ids, values = _candidates(_scale(shaped, parameters.temperature), parameters)
+    chosen = _gumbel_max(ids, values, parameters.seed, history.length)
     probability = _probability(values, chosen) if want_probability else None
     return Sample(token_id=int(ids[chosen]), margin=margin, probability=probability, finite=True)
 
@@ -139,22 +166,29 @@ def logprobs(logits: Row, token_id: int, count: int) -> Logprobs:
 
 
 def processed_distribution(
-    logits: Row, parameters: SamplingParameters, history: Sequence[int]
+    logits: Row, parameters: SamplingParameters, history: History
 ) -> tuple[TokenIds, npt.NDArray[np.float64]]:
     """The law that :func:`sample` draws from at temperature > 0: token ids and their probabilities."""
     shaped = _shape(logits, parameters, history)
-    ids, values = _candidates(shaped / np.float32(parameters.temperature), parameters)
+    ids, values = _candidates(_scale(shaped, parameters.temperature), parameters)
     weights = np.exp(values.astype(np.float64) - float(values.max()))
     return ids, weights / weights.sum()
 
 
-def _shape(logits: Row, parameters: SamplingParameters, history: Sequence[int]) -> Row:
+def _scale(shaped: Row, temperature: float) -> Row:
+    # The largest becomes 0 first, so that no temperature, however small, overflows.
+    with np.errstate(over="ignore"):  # to minus infinity, as it should
+        scaled: Row = (shaped - shaped.max()) / np.float32(temperature)
+    return scaled
+
+
+def _shape(logits: Row, parameters: SamplingParameters, history: History) -> Row:
     """Bias, suppression and penalties; returns ``logits`` itself when nothing applies."""
-    suppress = len(history) < parameters.suppress_below_length and len(parameters.suppressed_token_ids) > 0
+    suppress = history.length < parameters.suppress_below_length and len(parameters.suppressed_token_ids) > 0
     if not (len(parameters.bias_token_ids) or suppress or parameters.needs_history):
         return logits
     shaped = logits.copy()
-    shaped[parameters.bias_token_ids] += parameters.bias_values
+    np.add.at(shaped, parameters.bias_token_ids, parameters.bias_values)
     if suppress:
         shaped[parameters.suppressed_token_ids] = -np.inf
     if parameters.needs_history:
@@ -162,15 +196,14 @@ def _shape(logits: Row, parameters: SamplingParameters, history: Sequence[int]) 
     return shaped
 
 
-def _penalize(shaped: Row, parameters: SamplingParameters, history: Sequence[int]) -> None:
-    if parameters.repetition_penalty != 1:
-        seen = np.unique(np.asarray(history, np.int64))
-        values = shaped[seen]
-        penalty = np.float32(parameters.repetition_penalty)
-        shaped[seen] = np.where(values > 0, values / penalty, values * penalty)
-    output, counts = np.unique(np.asarray(history[parameters.prompt_length :], np.int64), return_counts=True)
-    shaped[output] -= np.float32(parameters.presence_penalty)
-    shaped[output] -= np.float32(parameters.frequency_penalty) * counts.astype(np.float32)
+def _penalize(shaped: Row, parameters: SamplingParameters, history: History) -> None:
+    seen, counts = history.counts()
+    values = shaped[seen]
+    penalty = np.float32(parameters.repetition_penalty)
+    values = np.where(values > 0, values / penalty, values * penalty)
+    values -= np.float32(parameters.presence_penalty) * (counts > 0)
+    values -= np.float32(parameters.frequency_penalty) * counts
+    shaped[seen] = values
 
 
 def _candidates(scaled: Row, parameters: SamplingParameters) -> tuple[TokenIds, Row]:

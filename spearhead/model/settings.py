@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+_LEAST_CONTEXT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,8 @@ class ModelSettings:
         dtype: Compute type; ``auto`` = bfloat16 where the processor has it in hardware, else float32.
         device: Such as ``cpu``.
         threads: Processor threads for the model; 0 = all.
-        context_length: Longest sequence in tokens; 0 = the model's own limit.
+        context_length: Longest sequence in tokens, at least 64; 0 = the model's own limit.
+        max_compute_tokens: Most tokens that one item adds in one step; what is left waits for the next.
         allow_batch_variance: Start although results depend on the batch on this machine. Output may then
             differ between runs; the service reports it.
     """
@@ -29,13 +31,20 @@ class ModelSettings:
     device: str = "cpu"
     threads: int = 0
     context_length: int = 0
+    max_compute_tokens: int = 1024
     allow_batch_variance: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
-        if self.threads < 0 or self.context_length < 0:
-            raise ValueError("threads and context_length must not be negative")
+        if self.threads < 0:
+            raise ValueError(f"threads is {self.threads}; it must be 0 or more")
+        if self.context_length and self.context_length < _LEAST_CONTEXT:
+            raise ValueError(
+                f"context_length is {self.context_length}; it must be 0 or at least {_LEAST_CONTEXT}"
+            )
+        if self.max_compute_tokens < 1:
+            raise ValueError(f"max_compute_tokens is {self.max_compute_tokens}; it must be at least 1")
 
     @property
     def display_name(self) -> str:

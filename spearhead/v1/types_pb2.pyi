@@ -108,7 +108,7 @@ class SequenceRelease(_message.Message):
     def __init__(self, sequence_id: _Optional[int] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("protocol_version", "model", "revision", "tokenizer_hash", "vocab_size", "context_length", "kv_page_size", "kv_page_count", "dtype", "weight_dtype", "device", "eos_token_ids", "batch_invariant", "weight_bytes", "kv_cache_bytes")
+    __slots__ = ("protocol_version", "model", "revision", "tokenizer_hash", "vocab_size", "context_length", "kv_page_size", "kv_page_count", "dtype", "weight_dtype", "device", "eos_token_ids", "batch_invariant", "weight_bytes", "kv_cache_bytes", "max_compute_tokens")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class ModelInfo(_message.Message):
     BATCH_INVARIANT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_COMPUTE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model: str
     revision: str
@@ -139,7 +140,8 @@ class ModelInfo(_message.Message):
     batch_invariant: bool
     weight_bytes: int
     kv_cache_bytes: int
-    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., kv_page_size: _Optional[int] = ..., kv_page_count: _Optional[int] = ..., dtype: _Optional[str] = ..., weight_dtype: _Optional[str] = ..., device: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., batch_invariant: bool = ..., weight_bytes: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ...) -> None: ...
+    max_compute_tokens: int
+    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., kv_page_size: _Optional[int] = ..., kv_page_count: _Optional[int] = ..., dtype: _Optional[str] = ..., weight_dtype: _Optional[str] = ..., device: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., batch_invariant: bool = ..., weight_bytes: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., max_compute_tokens: _Optional[int] = ...) -> None: ...
 
 class KernelLatency(_message.Message):
     __slots__ = ("op", "n", "k", "rank", "rows", "context", "calls_per_forward", "median_us")

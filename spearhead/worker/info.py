@@ -38,6 +38,7 @@ def model_info(model: LoadedModel) -> types_pb2.ModelInfo:
         batch_invariant=model.batch_invariant,
         weight_bytes=engine.weight_bytes,
         kv_cache_bytes=engine.decoder.storage.byte_count,
+        max_compute_tokens=engine.max_rows,
     )
 
 

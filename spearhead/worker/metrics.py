@@ -1,6 +1,10 @@
 """Prometheus metrics of a model service."""
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from spearhead.model.engine import Failure
 
 _STEP_BUCKETS = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2, 5,
@@ -23,6 +27,9 @@ class WorkerMetrics:
 
         self._steps = Counter(f"{prefix}_steps", "Messages computed.", registry=registry)
         self._tokens = Counter(f"{prefix}_tokens", "Tokens computed, drafts included.", registry=registry)
+        self._item_errors = Counter(
+            f"{prefix}_item_errors", "Items that could not be computed.", ("reason",), registry=registry
+        )
         self._seconds = Histogram(
             f"{prefix}_step_seconds", "Time in the model thread.", buckets=_STEP_BUCKETS, registry=registry
         )
@@ -47,6 +54,12 @@ class WorkerMetrics:
         self._steps.inc()
         self._tokens.inc(tokens)
         self._seconds.observe(compute_ns / 1e9)
+
+    def item_errors(self, outcomes: Iterable[object]) -> None:
+        """Counts the items of a message that failed."""
+        for outcome in outcomes:
+            if isinstance(outcome, Failure):
+                self._item_errors.labels(outcome.reason.name.lower()).inc()
 
     def set_sequences(self, count: int, *, held_pages: int, page_count: int) -> None:
         """Publishes sequences and pages as they are now."""

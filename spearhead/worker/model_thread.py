@@ -1,11 +1,12 @@
 """One thread runs the model; the event loop only waits for it."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
 
@@ -28,6 +29,7 @@ class ModelThread:
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._lock = threading.Lock()
         self._pending = 0
         self._last_progress_s = time.monotonic()
 
@@ -41,25 +43,38 @@ class ModelThread:
         """``time.monotonic`` when work was last given to an idle thread, or ended."""
         return self._last_progress_s
 
+    def beat(self) -> None:
+        """Long work reports that it gets on."""
+        self._last_progress_s = time.monotonic()
+
     async def run(self, function: Callable[[], Result]) -> Timed[Result]:
-        """Runs ``function`` in the thread; cancelling the caller does not interrupt it."""
+        """Runs ``function`` in the thread; a caller that is cancelled leaves it unrun, or running."""
         return await asyncio.wrap_future(self.submit(function))
 
     def submit(self, function: Callable[[], Result]) -> Future[Timed[Result]]:
-        """Queues ``function`` without waiting; call it from the event loop only."""
-        if not self._pending:
-            self._last_progress_s = time.monotonic()
-        self._pending += 1
-        return self._executor.submit(self._timed, function)
+        """Queues ``function`` without waiting."""
+        with self._lock:
+            if not self._pending:
+                self.beat()
+            self._pending += 1
+        future = self._executor.submit(_timed, function)
+        future.add_done_callback(self._ended)  # called for cancelled work too
+        return future
 
-    def close(self) -> None:
-        """Waits for the work that is queued, then ends the thread."""
-        self._executor.shutdown(wait=True)
+    def close(self, *, wait: bool = True) -> None:
+        """Drops what has not begun and ends the thread.
 
-    def _timed(self, function: Callable[[], Result]) -> Timed[Result]:
-        started = time.perf_counter_ns()
-        try:
-            return Timed(result=function(), started_ns=started, ended_ns=time.perf_counter_ns())
-        finally:
+        Args:
+            wait: For the work that runs.
+        """
+        self._executor.shutdown(wait=wait, cancel_futures=True)
+
+    def _ended(self, future: "Future[Timed[Any]]") -> None:
+        with self._lock:
             self._pending -= 1
-            self._last_progress_s = time.monotonic()
+            self.beat()
+
+
+def _timed(function: Callable[[], Result]) -> Timed[Result]:
+    started = time.perf_counter_ns()
+    return Timed(result=function(), started_ns=started, ended_ns=time.perf_counter_ns())

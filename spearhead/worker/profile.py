@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
+from spearhead.errors import InvalidRequest
+from spearhead.model.engine import SequenceEngine
 from spearhead.model.loading import LoadedModel
 from spearhead.model.profiler import Latency
 from spearhead.v1 import types_pb2
@@ -31,6 +33,21 @@ def kernel_profile(model: LoadedModel, variant: str, latencies: Sequence[Latency
             for entry in latencies
         ],
     )
+
+
+def check_profile_size(engine: SequenceEngine, rows: Sequence[int], contexts: Sequence[int]) -> None:
+    """Refuses measurements that could not be steps of this worker.
+
+    Raises:
+        InvalidRequest: Rows or a context beyond its limits.
+    """
+    for name, values, limit in (
+        ("rows", rows, engine.max_rows),
+        ("contexts", contexts, engine.context_length),
+    ):
+        bad = [value for value in values if not 1 <= value <= limit]
+        if bad:
+            raise InvalidRequest(f"{name} has {bad[0]}; it must be from 1 to {limit}", field=name)
 
 
 def _processor() -> str:

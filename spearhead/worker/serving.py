@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -45,30 +46,35 @@ async def serve_worker(
     thread = ModelThread(process)
     try:
         server = Server(server_config, service_names=[service], telemetry=telemetry)
-        servicer = make_servicer(thread, telemetry)
-        register(servicer, server.grpc_server)
-        await server.start()
-        serving = asyncio.create_task(run_until_signal(server, on_drain=_ender(servicer)))
-        loading = asyncio.create_task(thread.run(lambda: load(servicer)))
-        await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
-        if loading.done():
-            await _raise_failure(loading, server, serving)
-            server.health.watch_heartbeat(lambda: thread.last_progress_s, lambda: thread.busy, stuck_after_s)
-            server.health.set_started()
-            server.health.set_ready(True)
-            _log.info("ready")
-        await serving
+        async with server:
+            servicer = make_servicer(thread, telemetry)
+            register(servicer, server.grpc_server)
+            await server.start()
+            serving = asyncio.create_task(run_until_signal(server, on_drain=_ender(servicer)))
+            loading = asyncio.create_task(thread.run(lambda: load(servicer)))
+            await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                loading.result()
+                server.health.watch_heartbeat(
+                    lambda: thread.last_progress_s, lambda: thread.busy, stuck_after_s
+                )
+                server.health.set_started()
+                server.health.set_ready(True)
+                _log.info("ready")
+            await serving
     finally:
         telemetry.shutdown()
-        thread.close()
+        thread.close(wait=False)
+    _leave(thread)
 
 
-async def _raise_failure(loading: asyncio.Task[Any], server: Server, serving: asyncio.Task[None]) -> None:
-    """Raises what loading raised; the port is closed first, or gRPC complains at exit of a lost loop."""
-    if loading.exception() is not None:
-        serving.cancel()
-        await server.drain(0.0)
-    loading.result()
+def _leave(thread: ModelThread) -> None:
+    """A load or a measurement that still runs must not hold up the end of the process."""
+    if thread.busy:
+        _log.warning("the model thread is still busy; the process ends without it")
+        logging.shutdown()
+        # A normal exit would wait for the thread, which cannot be interrupted inside native code.
+        os._exit(0)
 
 
 def _ender(servicer: WorkerServicer) -> Callable[[], Any]:

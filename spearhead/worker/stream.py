@@ -55,29 +55,29 @@ async def serve_stream(
     """Yields messages with the moment they arrived, read ahead so that waiting shows as queue time.
 
     Ends with the peer's half of the stream, or when ``ended`` is set.
+
+    Raises:
+        Exception: What broke the peer's half of the stream.
     """
-    arrived: asyncio.Queue[tuple[Request, Receipt] | None] = asyncio.Queue(_READ_AHEAD)
+    arrived: asyncio.Queue[tuple[Request, Receipt]] = asyncio.Queue(_READ_AHEAD)
 
     async def read() -> None:
-        try:
-            async for request in requests:
-                await arrived.put((request, Receipt.now()))
-        finally:
-            await arrived.put(None)
+        async for request in requests:
+            await arrived.put((request, Receipt.now()))
 
     reader = asyncio.create_task(read())
     stop = asyncio.create_task(ended.wait())
     try:
-        while True:
+        while not stop.done():
             message = asyncio.create_task(arrived.get())
-            await asyncio.wait({message, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not message.done():
-                message.cancel()
+            await asyncio.wait({message, reader, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if message.done():
+                yield message.result()
+                continue
+            message.cancel()
+            if reader.done() and arrived.empty():
+                reader.result()  # raises what ended the peer's half, if it did not simply end
                 return
-            received = message.result()
-            if received is None:
-                return
-            yield received
     finally:
         reader.cancel()
         stop.cancel()

@@ -3,7 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 
-from spearhead.errors import InvalidRequest
 from spearhead.model.engine import Failure, FailureReason
 from spearhead.model.sampling import Logprobs, SamplingParameters
 from spearhead.v1 import types_pb2
@@ -17,16 +16,34 @@ _REASONS = {
     FailureReason.PRECISION_UNAVAILABLE: types_pb2.ITEM_ERROR_REASON_PRECISION_UNAVAILABLE,
 }
 
+_TINY = 1e-30
+_RANGES = {
+    "temperature": (0.0, 100.0),
+    "top_p": (_TINY, 1.0),
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (_TINY, 100.0),
+}
+
+
+class InvalidItem(Exception):
+    """One item breaks the contract; the text says how. It becomes that item's error."""
+
+
+def _array(data: bytes, dtype: str, field: str) -> npt.NDArray[np.generic]:
+    if len(data) % 4:
+        raise InvalidItem(f"{field} has {len(data)} bytes, which is no multiple of 4")
+    return np.frombuffer(data, dtype)
+
 
 def decode_token_ids(data: bytes, field: str) -> list[int]:
     """Little-endian uint32 bytes to token ids.
 
     Raises:
-        InvalidRequest: The length is no multiple of four.
+        InvalidItem: The length is no multiple of four.
     """
-    if len(data) % 4:
-        raise InvalidRequest(f"{field} has {len(data)} bytes, which is no multiple of 4", field=field)
-    token_ids: list[int] = np.frombuffer(data, "<u4").tolist()
+    token_ids: list[int] = _array(data, "<u4", field).tolist()
     return token_ids
 
 
@@ -40,18 +57,29 @@ def encode_floats(values: npt.ArrayLike) -> bytes:
     return np.asarray(values, "<f4").tobytes()
 
 
-def sampling_parameters(message: types_pb2.WorkerSampling) -> SamplingParameters:
+def sampling_parameters(message: types_pb2.WorkerSampling, vocab_size: int) -> SamplingParameters:
     """The sampling law of one item.
 
+    Args:
+        message: From the wire.
+        vocab_size: Ids at or above it can never be sampled; to bias or suppress them has no effect.
+
     Raises:
-        InvalidRequest: Biased token ids and biases differ in number.
+        InvalidItem: A value is out of range, or biased token ids and biases differ in number.
     """
-    bias_ids = np.frombuffer(message.logit_bias_token_ids, "<u4").astype(np.int64)
-    bias_values = np.frombuffer(message.logit_bias_values, "<f4").astype(np.float32)
-    if len(bias_ids) != len(bias_values):
-        raise InvalidRequest(
-            f"{len(bias_ids)} biased token ids but {len(bias_values)} biases", field="sampling.logit_bias"
+    for name, (low, high) in _RANGES.items():
+        value = getattr(message, name)
+        if not low <= value <= high:  # NaN is in no range
+            raise InvalidItem(f"sampling.{name} is {value}; it must be from {low:g} to {high:g}")
+    bias_ids = _array(message.logit_bias_token_ids, "<u4", "sampling.logit_bias_token_ids").astype(np.int64)
+    biases = _array(message.logit_bias_values, "<f4", "sampling.logit_bias_values").astype(np.float32)
+    if len(bias_ids) != len(biases) or not np.isfinite(biases).all():
+        raise InvalidItem(
+            f"{len(bias_ids)} biased token ids have {int(np.isfinite(biases).sum())} finite biases; each "
+            "needs one"
         )
+    suppressed = _array(message.suppressed_token_ids, "<u4", "sampling.suppressed_token_ids").astype(np.int64)
+    known = bias_ids < vocab_size
     return SamplingParameters(
         temperature=message.temperature,
         top_p=message.top_p,
@@ -61,12 +89,17 @@ def sampling_parameters(message: types_pb2.WorkerSampling) -> SamplingParameters
         presence_penalty=message.presence_penalty,
         frequency_penalty=message.frequency_penalty,
         repetition_penalty=message.repetition_penalty,
-        bias_token_ids=bias_ids,
-        bias_values=bias_values,
-        suppressed_token_ids=np.frombuffer(message.suppressed_token_ids, "<u4").astype(np.int64),
+        bias_token_ids=bias_ids[known],
+        bias_values=biases[known],
+        suppressed_token_ids=suppressed[suppressed < vocab_size],
         suppress_below_length=message.suppress_below_length,
         prompt_length=message.prompt_length,
     )
+
+
+def invalid(error: InvalidItem) -> Failure:
+    """The failure of an item that breaks the contract."""
+    return Failure(reason=FailureReason.INVALID, message=str(error))
 
 
 def item_error(failure: Failure) -> types_pb2.ItemError:

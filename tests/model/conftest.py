@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from spearhead.model.checkpoint import load_variants, open_checkpoint
-from spearhead.model.loading import build_engine, load_tokenizer
+from spearhead.model.loading import load_model
 from spearhead.model.quantization import QuantizationScheme
 from spearhead.model.settings import KvCacheSettings, ModelSettings
 from spearhead.quant import quantize_checkpoint
@@ -80,21 +80,20 @@ def tiny_engine(tiny_checkpoint: Callable[..., Path]) -> Callable[..., Any]:
         **overrides: Any,
     ) -> Any:
         checkpoint = open_checkpoint(str(tiny_checkpoint(architecture, **overrides)))
-        weights = load_variants(
+        model = load_model(
             checkpoint,
-            variants=variants,
-            dtype=getattr(torch, dtype),
-            device=torch.device("cpu"),
-            quantization=QuantizationScheme.parse("group32"),
-        )
-        engine, invariant = build_engine(
-            checkpoint.config,
-            weights,
-            load_tokenizer(checkpoint.path, checkpoint.config),
             ModelSettings(path="tiny", dtype=dtype),
             KvCacheSettings(page_count=pages),
+            config=checkpoint.config,
+            load_weights=lambda dtype, device: load_variants(
+                checkpoint,
+                variants=variants,
+                dtype=dtype,
+                device=device,
+                quantization=QuantizationScheme.parse("group32"),
+            ),
         )
-        assert invariant
-        return engine
+        assert model.batch_invariant
+        return model.engine
 
     return make

@@ -80,6 +80,7 @@ def test_a_bound_on_computed_tokens_stops_short_without_logits(tiny_engine):
         (advance(epoch=1, committed=12), FailureReason.CACHE_MISS),
         (advance(epoch=0, committed=3), FailureReason.STALE_EPOCH),
         (advance(epoch=1, tokens=()), FailureReason.INVALID),
+        (advance(epoch=1, limit=0), FailureReason.INVALID),
         (advance(epoch=1, tokens=[10**6]), FailureReason.INVALID),
         (advance(epoch=1, tokens=[1] * 300), FailureReason.INVALID),
         (advance(epoch=1, variant="w4"), FailureReason.PRECISION_UNAVAILABLE),
@@ -129,3 +130,59 @@ def test_releasing_everything_frees_every_page(tiny_engine):
     engine.release_where(engine.live_keys())
     assert engine.pages.free_page_count == engine.pages.page_count
     engine.check_integrity()
+
+
+def test_a_repeat_with_more_logits_than_the_cache_leaves_is_computed_again(tiny_engine):
+    engine = tiny_engine()
+    first = only(engine, advance(tokens=range(33), logits=17))
+    engine.keep("a", 33, publish=True)
+    again = only(engine, advance(key="b", tokens=range(33), logits=17))
+    assert again.cached_token_count == 16
+    np.testing.assert_array_equal(first.logits, again.logits)
+
+
+def test_two_items_of_one_sequence_are_refused(tiny_engine):
+    engine = tiny_engine()
+    good, bad = engine.advance([advance(tokens=range(5)), advance(tokens=range(5))])
+    assert isinstance(good, Advanced)
+    assert bad.reason is FailureReason.INVALID
+
+
+def test_numbers_that_are_not_finite_stay_with_their_sequence(tiny_engine):
+    engine = tiny_engine(pages=9)
+    healthy = only(engine, advance(key="healthy", tokens=range(20))).logits.copy()
+    engine.release("healthy")
+    embedding = engine.variants["fp16"].embedding
+    saved = embedding[7].clone()
+    embedding[7] = float("nan")
+    sick, neighbour = engine.advance(
+        [advance(key="sick", tokens=[7] * 40), advance(key="neighbour", tokens=range(100, 120))]
+    )
+    embedding[7] = saved
+    assert sick.reason is FailureReason.NON_FINITE
+    assert isinstance(neighbour, Advanced)
+    engine.release("neighbour")
+    engine.release("sick")
+    for attempt in range(4):  # the pool is small: these use every page that was poisoned
+        again = only(engine, advance(key=attempt, tokens=range(20)))
+        np.testing.assert_array_equal(again.logits, healthy)
+    engine.check_integrity()
+
+
+def test_a_sequence_goes_on_after_a_part_that_was_not_finite(tiny_engine):
+    engine = tiny_engine()
+    only(engine, advance(tokens=range(20)))
+    expected = only(engine, advance(committed=20, tokens=[9])).logits.copy()
+    embedding = engine.variants["fp16"].embedding
+    saved = embedding[7].clone()
+    embedding[7] = float("inf")
+    assert only(engine, advance(committed=20, tokens=[7, 7, 7], logits=0)).reason is FailureReason.NON_FINITE
+    embedding[7] = saved
+    np.testing.assert_array_equal(only(engine, advance(committed=20, tokens=[9])).logits, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16"])
+def test_half_precision_is_computed_too(tiny_engine, dtype):
+    engine = tiny_engine(dtype=dtype)
+    outcome = only(engine, advance(tokens=range(40), logits=3))
+    assert np.isfinite(outcome.logits).all()

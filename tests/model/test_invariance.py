@@ -1,5 +1,7 @@
 """The start-up proof finds blocks that work and notices a decoder that does not."""
 
+import dataclasses
+
 import torch
 
 from spearhead.model.decoder import Decoder
@@ -16,8 +18,8 @@ class _DependsOnRowCount(Decoder):
     """A decoder whose logits betray how many rows were computed together."""
 
     def forward(self, weights, segments, token_ids, logit_rows):
-        logits = super().forward(weights, segments, token_ids, logit_rows)
-        return logits * (1 + 2**-20 * len(token_ids))
+        result = super().forward(weights, segments, token_ids, logit_rows)
+        return dataclasses.replace(result, logits=result.logits * (1 + 2**-20 * len(token_ids)))
 
 
 def test_a_decoder_that_depends_on_its_batch_is_caught(tiny_engine):

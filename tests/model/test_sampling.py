@@ -10,11 +10,12 @@ from scipy import stats
 
 from spearhead.model.noise import gumbel_noise
 from spearhead.model.sampling import (
+    History,
     SamplingParameters,
     logprobs,
     processed_distribution,
-    sample,
 )
+from spearhead.model.sampling import sample as sample_after
 
 VOCABULARY = 20
 
@@ -28,6 +29,10 @@ def parameters(**changes):
     return SamplingParameters(**(empty | changes))
 
 
+def sample(row, given_parameters, tokens, **options):
+    return sample_after(row, given_parameters, History(tokens, given_parameters), **options)
+
+
 def logits(seed=0, size=VOCABULARY, scale=2.0):
     return (np.random.default_rng(seed).standard_normal(size) * scale).astype(np.float32)
 
@@ -38,7 +43,9 @@ def softmax(values):
 
 
 def law(row, given_parameters, history=()):
-    ids, probabilities = processed_distribution(row.copy(), given_parameters, list(history))
+    ids, probabilities = processed_distribution(
+        row.copy(), given_parameters, History(list(history), given_parameters)
+    )
     full = np.zeros(len(row))
     full[ids] = probabilities
     return full
@@ -175,7 +182,7 @@ def test_skipping_hopeless_tokens_never_changes_the_winner(seed, position, row_s
     row = logits(seed=row_seed, size=300, scale=6.0)
     history = [0] * position
     drawn = sample(row, parameters(temperature=0.8, seed=seed), history)
-    scaled = row / np.float32(0.8)
+    scaled = (row - row.max()) / np.float32(0.8)
     assert drawn.token_id == int((scaled + gumbel_noise(seed, position, np.arange(300))).argmax())
 
 
@@ -200,3 +207,36 @@ def test_asking_for_no_alternatives_still_gives_the_tokens_own_logprob():
     details = logprobs(logits(), 2, 0)
     assert len(details.top_token_ids) == 0
     assert math.isfinite(details.logprob)
+
+
+@pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e-20, 1e-3])
+def test_a_tiny_temperature_is_greedy_and_overflows_nothing(temperature):
+    row = np.array([4, 1, 9, 21], np.float32)
+    for changes in ({}, {"top_p": 0.5}, {"min_p": 0.1}, {"top_k": 2}):
+        assert sample(row, parameters(temperature=temperature, seed=9, **changes), [1]).token_id == 3
+
+
+def test_a_token_that_is_biased_twice_gets_both_biases():
+    row = logits()
+    expected = row.copy()
+    expected[3] += 3
+    given_parameters = parameters(bias_token_ids=np.array([3, 3]), bias_values=np.array([1, 2], np.float32))
+    np.testing.assert_allclose(law(row, given_parameters), softmax(expected), rtol=1e-5)
+
+
+def test_a_history_that_grows_equals_one_made_at_once():
+    row = logits()
+    given_parameters = parameters(
+        repetition_penalty=1.4, frequency_penalty=0.5, presence_penalty=0.2, prompt_length=2
+    )
+    grown = History([1, 2, 3], given_parameters)
+    for token in (3, 7, 1):
+        grown.append(token)
+    at_once = History([1, 2, 3, 3, 7, 1], given_parameters)
+    assert grown.length == at_once.length
+    for one, other in zip(
+        processed_distribution(row, given_parameters, grown),
+        processed_distribution(row, given_parameters, at_once),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)

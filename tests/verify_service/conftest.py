@@ -4,11 +4,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-import torch
 
 from spearhead.model.checkpoint import load_variants, open_checkpoint
 from spearhead.model.engine import Failure
-from spearhead.model.loading import build_engine, load_tokenizer
+from spearhead.model.loading import load_model
 from spearhead.model.quantization import QuantizationScheme
 from spearhead.model.sampling import SamplingParameters
 from spearhead.model.settings import KvCacheSettings, ModelSettings
@@ -21,19 +20,20 @@ def make_verifier(tiny_checkpoint):
 
     def make(architecture="llama", *, variant="fp16", dtype="float32", pages=96, seed=0, **overrides):
         checkpoint = open_checkpoint(str(tiny_checkpoint(architecture, seed=seed, **overrides)))
-        weights = load_variants(
+        model = load_model(
             checkpoint,
-            variants=("fp16", "w4"),
-            dtype=getattr(torch, dtype),
-            device=torch.device("cpu"),
-            quantization=QuantizationScheme.parse("group32"),
+            ModelSettings(path="tiny", dtype=dtype),
+            KvCacheSettings(page_count=pages),
+            config=checkpoint.config,
+            load_weights=lambda dtype, device: load_variants(
+                checkpoint,
+                variants=("fp16", "w4"),
+                dtype=dtype,
+                device=device,
+                quantization=QuantizationScheme.parse("group32"),
+            ),
         )
-        tokenizer = load_tokenizer(checkpoint.path, checkpoint.config)
-        settings = ModelSettings(path="tiny", dtype=dtype)
-        engine, _ = build_engine(
-            checkpoint.config, weights, tokenizer, settings, KvCacheSettings(page_count=pages)
-        )
-        return Verifier(engine, variant)
+        return Verifier(model.engine, variant)
 
     return make
 
@@ -114,7 +114,7 @@ def run(verifier, requests, count, on_step=None):
         active = [request for request in requests if len(request.output) < count]
         if on_step is not None:
             on_step(step, active)
-        outcomes, _ = verifier.step([request.item() for request in active])
+        outcomes = verifier.step([request.item() for request in active]).outcomes
         for request, outcome in zip(active, outcomes, strict=True):
             request.apply(outcome)
         step += 1

@@ -1,5 +1,6 @@
 """Verification emits the target's own samples: identity, acceptance, failures."""
 
+import dataclasses
 import random
 
 import numpy as np
@@ -140,7 +141,7 @@ def test_switching_the_variant_recomputes_and_equals_the_new_variant(make_verifi
     request = loop.Request("a", PROMPT, law)
     loop.run(verifier, [request], 10)
     verifier.set_variant("fp16")
-    ((missed,), _) = verifier.step([request.item()])
+    (missed,) = verifier.step([request.item()]).outcomes
     assert missed.reason is FailureReason.CACHE_MISS
     request.restart()
     loop.run(verifier, [request], 30)
@@ -161,15 +162,54 @@ def test_full_precision_items_run_beside_the_quantised_ones(make_verifier, loop)
 
 def test_rejected_drafts_never_reach_the_prefix_cache(make_verifier, loop):
     verifier = make_verifier()
-    law = loop.sampling()
-    (expected,) = loop.run(verifier, [loop.Request("plain", PROMPT, law)], COUNT)
-    for attempt in range(6):
-        request = loop.Request(("hostile", attempt), PROMPT, law, nonsense, 8)
-        loop.run(verifier, [request], 20)
-        verifier.engine.release(request.key)
-    long_prompt = PROMPT + expected[:14]
-    again = loop.Request("again", long_prompt, law)
-    assert loop.run(verifier, [again], 10)[0] == expected[14:24]
+    drafts = nonsense([1] * 8, 16) + nonsense([2] * 9, 16)
+    request = loop.Request("hostile", PROMPT, loop.sampling(), lambda tokens, count: drafts, 32)
+    loop.run(verifier, [request], 2)
+    assert request.drafted == 32
+    assert request.accepted < 16
+    seen = PROMPT + request.output[:1] + drafts
+    verifier.engine.release(request.key)
+    again = loop.Request("again", [*seen, 5], loop.sampling())
+    outcome = verifier.step([again.item()]).outcomes[0]
+    assert outcome.cached_token_count <= len(PROMPT) + 1 + request.accepted
+
+
+def test_drafts_that_a_bound_on_tokens_let_through_are_no_part_of_the_sequence(make_verifier, loop):
+    verifier = make_verifier()
+    request = loop.Request("a", PROMPT[:20], loop.sampling())
+    loop.run(verifier, [request], 1)
+    item = dataclasses.replace(
+        request.item(),
+        token_ids=[request.tokens[-1], *nonsense([3], 1) * 30],
+        draft_count=30,
+        max_compute_tokens=14,
+    )
+    (outcome,) = verifier.step([item]).outcomes
+    assert (outcome.computed_length, outcome.emitted) == (21, ())
+    assert verifier.engine.tokens("a") == request.tokens
+
+
+def test_a_thousand_mixed_aborts_leave_acceptance_as_it_was(make_verifier, loop):
+    verifier = make_verifier(pages=48)
+    law = loop.sampling(temperature=0.8, seed=5)
+    (expected,) = loop.run(verifier, [loop.Request("plain", PROMPT, law)], 60)
+    chance = random.Random(3)
+
+    def perfect(tokens, count):
+        done = len(tokens) - len(PROMPT)
+        return expected[done : done + count]
+
+    for index in range(1000):
+        drafter = chance.choice([perfect, nonsense, only_eos])
+        request = loop.Request(index, PROMPT[: chance.randrange(1, 37)], law, drafter, 4, chunk=9)
+        for _ in range(chance.randrange(1, 4)):
+            outcome = verifier.step([request.item()]).outcomes[0]
+            request.apply(outcome)
+        verifier.engine.release(index)
+    verifier.engine.check_integrity()
+    request = loop.Request("drafted", PROMPT, law, perfect, 4)
+    loop.run(verifier, [request], 50)
+    assert request.accepted == request.drafted > 30
 
 
 def test_non_finite_logits_fail_the_item_and_keep_the_committed_tokens(make_verifier, loop):
@@ -179,7 +219,7 @@ def test_non_finite_logits_fail_the_item_and_keep_the_committed_tokens(make_veri
     head = verifier.engine.variants["fp16"].head.weight
     saved = head[5].clone()
     head[5] = float("nan")
-    ((failed,), _) = verifier.step([request.item()])
+    (failed,) = verifier.step([request.item()]).outcomes
     head[5] = saved
     assert isinstance(failed, Failure)
     assert failed.reason is FailureReason.NON_FINITE
@@ -200,7 +240,7 @@ def test_a_chunk_without_sampling_emits_nothing(make_verifier):
         full_precision=False,
         logprob_count=None,
     )
-    ((outcome,), _) = verifier.step([item])
+    (outcome,) = verifier.step([item]).outcomes
     assert (outcome.computed_length, outcome.emitted) == (10, ())
 
 
@@ -208,5 +248,5 @@ def test_releases_come_before_the_items(make_verifier, loop):
     verifier = make_verifier(pages=9)
     big = loop.Request("big", [1] * 130, loop.sampling())
     loop.run(verifier, [big], 1)
-    outcomes, _ = verifier.step([loop.Request("next", [2] * 130, loop.sampling()).item()], released=["big"])
-    assert not isinstance(outcomes[0], Failure)
+    step = verifier.step([loop.Request("next", [2] * 130, loop.sampling()).item()], released=["big"])
+    assert not isinstance(step.outcomes[0], Failure)

@@ -100,6 +100,11 @@ def _check_arguments(
 ) -> None:
     if full_precision is not None and full_precision.quantization:
         raise CheckpointError(f"{full_precision.path} was given as full precision, but is quantised")
+    if quantization is not None and checkpoint.quantization:
+        raise CheckpointError(
+            f"{checkpoint.path} is quantised already ({checkpoint.quantization}), so that {quantization} "
+            "would have no effect; leave the scheme out, or name the full-precision checkpoint"
+        )
     offered = offered_variants(checkpoint, quantization=quantization, full_precision=full_precision)
     for variant in variants:
         if variant not in offered:
@@ -122,20 +127,21 @@ def _remedy(variant: str) -> str:
 def _open_source(checkpoint: Checkpoint) -> Checkpoint:
     source = checkpoint.full_precision_source
     assert source is not None, "fp16 is only offered when there is a source"
-    opened = open_checkpoint(source.location)
-    if source.revision and opened.revision != source.revision:
-        opened.close()
-        raise CheckpointError(
-            f"{source.location} is not what {checkpoint.path} was made from: revision {opened.revision}, "
-            f"recorded {source.revision}. Quantise it again, or serve w4 alone"
-        )
-    return opened
+    return open_checkpoint(source.location)
 
 
 def _check_same_model(checkpoint: Checkpoint, base: Checkpoint) -> None:
-    if expected_shapes(checkpoint.config) != expected_shapes(base.config):
+    if base is checkpoint:
+        return
+    if checkpoint.config != base.config:
         raise CheckpointError(
-            f"{base.path} and {checkpoint.path} are not the same model: their shapes differ"
+            f"{base.path} and {checkpoint.path} are not the same model: their configurations differ"
+        )
+    recorded = checkpoint.hugging_face_config.get("spear", {}).get("full_precision_revision")
+    if recorded and recorded != base.revision:
+        raise CheckpointError(
+            f"{base.path} is not what {checkpoint.path} was made from: revision {base.revision}, recorded "
+            f"{recorded}. Quantise it again, or serve w4 alone"
         )
 
 
