@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.compensator.reference import compensate
+from kernels.compensator import compensate
+from kernels.linear import linear as multiply
 from spearhead.model.architecture import ModelConfig, inverse_frequencies
 from spearhead.model.attention import AttentionGroup, Segment, build_groups, paged_attention
 from spearhead.model.kv_cache import KvStorage
@@ -203,7 +204,7 @@ def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 def linear(x: Tensor, weights: LinearWeights) -> Tensor:
     """``x weightᵀ + bias`` plus the compensators of each row range; (rows, K) to (rows, N)."""
     # Row invariance is proved for at most MAX_ROWS at once.
-    parts = [F.linear(part, weights.weight, weights.bias) for part in torch.split(x, MAX_ROWS)]
+    parts = [multiply(part, weights.weight, weights.bias) for part in torch.split(x, MAX_ROWS)]
     y = parts[0] if len(parts) == 1 else torch.cat(parts)
     for placed in weights.compensators:
         gate = placed.gate

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from spearhead.model.attention import Segment
 from spearhead.model.decoder import Decoder
 from spearhead.model.kv_cache import CachedSequence, OutOfPages, PageTable
-from spearhead.model.weights import ModelWeights
+from spearhead.model.weights import ModelWeights, byte_count
 
 
 class FailureReason(Enum):
@@ -128,12 +128,7 @@ class SequenceEngine:
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights in memory; what variants share counts once."""
-        storages = {
-            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-            for weights in self.variants.values()
-            for tensor in weights.tensors()
-        }
-        return sum(storages.values())
+        return byte_count(tensor for weights in self.variants.values() for tensor in weights.tensors())
 
     @property
     def sequence_count(self) -> int:

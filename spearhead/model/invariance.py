@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.linear import linear
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.attention import Segment, build_groups, paged_attention
 from spearhead.model.decoder import MAX_ROWS, Decoder, RowBlocks
@@ -40,9 +40,9 @@ def make_invariant(decoder: Decoder, variants: Sequence[ModelWeights]) -> bool:
     if attention is None:
         return False
     matrices = _distinct_matrices(variants)
-    for linear in _LINEAR_BLOCKS:
-        if all(_linear_invariant(matrix, linear) for matrix in matrices):
-            decoder.row_blocks = RowBlocks(linear=linear, attention=attention)
+    for block in _LINEAR_BLOCKS:
+        if all(_linear_invariant(matrix, block) for matrix in matrices):
+            decoder.row_blocks = RowBlocks(linear=block, attention=attention)
             if all(decoder_invariant(decoder, weights) for weights in variants):
                 return True
     decoder.row_blocks = before
@@ -89,15 +89,15 @@ def _distinct_matrices(variants: Iterable[ModelWeights]) -> list[Tensor]:
         linears = [weights.head]
         for layer in weights.layers:
             linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        for linear in linears:
+        for layer_weights in linears:
             # Compensators are computed in float32 whatever the compute dtype is.
-            for matrix in (linear.weight, *_compensator_matrices(linear)):
+            for matrix in (layer_weights.weight, *_compensator_matrices(layer_weights)):
                 matrices.setdefault((matrix.shape, matrix.dtype), matrix)
     return list(matrices.values())
 
 
-def _compensator_matrices(linear: LinearWeights) -> Iterator[Tensor]:
-    for placed in linear.compensators:
+def _compensator_matrices(weights: LinearWeights) -> Iterator[Tensor]:
+    for placed in weights.compensators:
         gate = () if placed.gate is None else (placed.gate.w1, placed.gate.w2)
         yield from (matrix.float() for matrix in (placed.a, placed.b, *gate))
 
@@ -108,13 +108,13 @@ def _linear_invariant(matrix: Tensor, block: int) -> bool:
     # Two kernels can differ in as few as one result in 20,000, so the smallest count, for which libraries
     # have special kernels, is tried until enough results were compared.
     tried = min(max(_PROBE_RESULTS // matrix.shape[0] // block, 4), _MOST_WINDOWS) * block
-    rows = torch.randn(max(tried, MAX_ROWS), matrix.shape[1], generator=generator).to(matrix)
-    expected = torch.cat([F.linear(part, matrix) for part in torch.split(rows, MAX_ROWS)])
+    rows = torch.randn(max(tried, MAX_ROWS), matrix.shape[1], generator=generator).to(matrix.dtype)
+    expected = torch.cat([linear(part, matrix) for part in torch.split(rows, MAX_ROWS)])
     counts = {block * factor for factor in (2, 3, 4, 5, 7, 8, 11, 16)} | {64, 96, 160, 256, 384}
     windows = [(0, count) for count in sorted(counts) if count <= MAX_ROWS]
     windows += [(start, start + block) for start in range(0, tried, block)]
     return all(
-        torch.equal(F.linear(rows[start:end].clone(), matrix), expected[start:end]) for start, end in windows
+        torch.equal(linear(rows[start:end].clone(), matrix), expected[start:end]) for start, end in windows
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.linear import packs
 from spearhead.errors import CheckpointError, ConfigError
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint import Checkpoint
@@ -15,7 +16,7 @@ from spearhead.model.engine import SequenceEngine
 from spearhead.model.invariance import make_invariant, probe_page_count
 from spearhead.model.kv_cache import KvStorage, PageTable
 from spearhead.model.settings import KvCacheSettings, ModelSettings
-from spearhead.model.weights import ModelWeights
+from spearhead.model.weights import ModelWeights, packed
 from spearhead.tokenizer import Tokenizer
 
 _log = logging.getLogger("spearhead.model")
@@ -119,6 +120,10 @@ def load_model(
     device, tokenizer = compute_device(settings), load_tokenizer(checkpoint.path, config)
     for dtype in compute_dtypes(settings):
         variants = load_weights(dtype, device)
+        if packs(dtype):
+            variants = packed(variants)
+        else:
+            _log.warning("no packed kernel for %s here; steps will be slower", dtype)
         engine = _build_engine(config, variants, tokenizer, settings, kv_settings, dtype)
         invariant = make_invariant(engine.decoder, list(variants.values()))
         if invariant:

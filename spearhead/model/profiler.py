@@ -93,7 +93,7 @@ def _linears(weights: ModelWeights, row_counts: Sequence[int]) -> Iterator[Laten
             kinds.setdefault((*part.weight.shape, rank), []).append(part)
     for (n, k, rank), parts in kinds.items():
         for rows in row_counts:
-            x = torch.randn(rows, k).to(parts[0].weight)
+            x = torch.randn(rows, k).to(parts[0].weight.dtype)
             # Every layer's own weights in turn, so that no cache holds what a real step would have to read.
             median_us = _median_us([partial(linear, x, part) for part in parts])
             yield Latency(
@@ -104,7 +104,7 @@ def _linears(weights: ModelWeights, row_counts: Sequence[int]) -> Iterator[Laten
 def _heads(weights: ModelWeights, row_counts: Sequence[int]) -> Iterator[Latency]:
     n, k = weights.head.weight.shape
     for rows in row_counts:
-        x = torch.randn(rows, k).to(weights.head.weight)
+        x = torch.randn(rows, k).to(weights.head.weight.dtype)
         median_us = _median_us([partial(linear, x, weights.head)])
         yield Latency(op="head", n=n, k=k, rows=rows, calls_per_forward=1, median_us=median_us)
 

@@ -1,9 +1,11 @@
 """The tensors of a model as the decoder uses them: fused projections, one dtype, one device."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from torch import Tensor
+
+from kernels.linear import pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class LinearWeights:
     """One projection y = x weightᵀ + bias, plus its compensators.
 
     Attributes:
-        weight: ``(N, K)``, dense, in the compute dtype.
+        weight: ``(N, K)``, dense or packed (``kernels.linear``), in the compute dtype.
         bias: ``(N,)`` or ``None``.
         compensators: Corrections, each of its own rows.
     """
@@ -109,11 +111,7 @@ class ModelWeights:
     @property
     def resident_bytes(self) -> int:
         """Bytes that this variant holds in memory; storage shared within it counts once."""
-        storages = {
-            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-            for tensor in self.tensors()
-        }
-        return sum(storages.values())
+        return byte_count(self.tensors())
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor of the variant; a shared one may come twice."""
@@ -126,6 +124,47 @@ class ModelWeights:
             for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
                 yield from _linear_tensors(linear)
             yield from (norm for norm in (layer.q_norm, layer.k_norm) if norm is not None)
+
+
+def byte_count(tensors: Iterable[Tensor]) -> int:
+    """Bytes in memory; storage that several tensors share counts once."""
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        if tensor.is_mkldnn:  # packed: opaque, never a view
+            sizes[id(tensor)] = tensor.numel() * tensor.itemsize
+        else:
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def packed(variants: Mapping[str, ModelWeights]) -> dict[str, ModelWeights]:
+    """The same variants with their matrices laid out for ``kernels.linear``; what is shared stays shared."""
+    done: dict[int, Tensor] = {}
+
+    def pack_once(linear: LinearWeights) -> LinearWeights:
+        key = linear.weight.data_ptr()
+        if key not in done:
+            done[key] = pack(linear.weight)
+        return replace(linear, weight=done[key])
+
+    return {
+        name: replace(
+            weights,
+            head=pack_once(weights.head),
+            layers=tuple(
+                replace(
+                    layer,
+                    qkv=pack_once(layer.qkv),
+                    output=pack_once(layer.output),
+                    gate_up=pack_once(layer.gate_up),
+                    down=pack_once(layer.down),
+                )
+                for layer in weights.layers
+            ),
+        )
+        for name, weights in variants.items()
+    }
 
 
 def _linear_tensors(linear: LinearWeights) -> Iterator[Tensor]:

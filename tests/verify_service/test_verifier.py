@@ -216,11 +216,12 @@ def test_non_finite_logits_fail_the_item_and_keep_the_committed_tokens(make_veri
     verifier = make_verifier()
     request = loop.Request("a", PROMPT, loop.sampling())
     loop.run(verifier, [request], 3)
-    head = verifier.engine.variants["fp16"].head.weight
-    saved = head[5].clone()
-    head[5] = float("nan")
+    embedding = verifier.engine.variants["fp16"].embedding
+    last = request.tokens[-1]
+    saved = embedding[last].clone()
+    embedding[last] = float("nan")
     (failed,) = verifier.step([request.item()]).outcomes
-    head[5] = saved
+    embedding[last] = saved
     assert isinstance(failed, Failure)
     assert failed.reason is FailureReason.NON_FINITE
     loop.run(verifier, [request], 6)
