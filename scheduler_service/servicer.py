@@ -21,13 +21,11 @@ from scheduler_service.scheduler import Scheduler
 from scheduler_service.spec import GenerationSpec
 from scheduler_service.validation import check_request, resolve
 from spearhead.errors import DeadlineExceeded, InvalidRequest, RequestExists
-from spearhead.tokenizer import Tokenizer
+from spearhead.tokenizer import SHORT_TEXT, Tokenizer
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 SERVICE = "spearhead.v1.SchedulerService"
 
-# A short prompt is tokenised faster than a thread is woken.
-_TOKENISE_INLINE_BYTES = 4096
 _FINISH_REASONS = {
     FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: scheduler_pb2.FINISH_REASON_LENGTH,
@@ -154,7 +152,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             case "tokens":
                 return list(message.tokens.token_ids)
             case "prompt":
-                if len(message.prompt) < _TOKENISE_INLINE_BYTES:
+                if len(message.prompt) <= SHORT_TEXT:
                     return self._tokenizer.encode(message.prompt)
                 return await asyncio.to_thread(self._tokenizer.encode, message.prompt)
         chat = message.chat

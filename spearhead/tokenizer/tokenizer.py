@@ -11,6 +11,9 @@ from spearhead.tokenizer.folder import load_folder, save_folder
 from spearhead.tokenizer.gguf_file import load_gguf
 from spearhead.tokenizer.vocabulary import TokenizerParts, vocabulary_digest
 
+SHORT_TEXT = 256
+"""Characters that are encoded faster than a thread is woken."""
+
 
 class Tokenizer:
     """Text to token ids and back, and the model's chat layout. Safe to share between threads.
@@ -73,7 +76,12 @@ class Tokenizer:
             text: Anything; a lone surrogate counts as U+FFFD, as it has no UTF-8 form.
             add_special_tokens: Add what the model expects around a text, such as the beginning token.
         """
-        return self._backend.encode(_valid(text), add_special_tokens=add_special_tokens).ids
+        text = _valid(text)
+        if len(text) <= SHORT_TEXT:
+            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # Of the library's two ways only this one releases the GIL: in a thread, it lets others run.
+        (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids; bytes that are no UTF-8 become U+FFFD, ids beyond the vocabulary nothing."""
