@@ -57,8 +57,11 @@ class LimitsSection:
         default_max_tokens: ``max_tokens`` of a request that names none.
         max_prompt_bytes: Longest prompt that is tokenised.
         verify_timeout_s: For one step of the verify service.
-        draft_timeout_s: For one message to the draft service.
+        draft_timeout_s: For one message to the draft service, at most. A step waits about ten times as long
+            as drafts usually take.
         max_draft_timeouts: After so many in a row the draft service counts as lost.
+        min_draft_pause_s: A draft service that was lost so is left alone for so long; doubles each time.
+        max_draft_pause_s: Longest such pause.
         max_failed_steps: A request fails after so many lost steps without progress.
         verify_wait_s: A request without a deadline waits so long for a lost verify service.
         connect_timeout_s: For one handshake with a worker.
@@ -79,6 +82,8 @@ class LimitsSection:
     verify_timeout_s: float = 60.0
     draft_timeout_s: float = 5.0
     max_draft_timeouts: int = 3
+    min_draft_pause_s: float = 1.0
+    max_draft_pause_s: float = 60.0
     max_failed_steps: int = 5
     verify_wait_s: float = 60.0
     connect_timeout_s: float = 5.0

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from scheduler_service.batch import ReleaseList
+from scheduler_service.draft_patience import DraftPatience
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.peers import DraftInfo
 from scheduler_service.proposals import NO_PROPOSALS, Proposals, read_proposal
@@ -23,9 +24,9 @@ _logger = logging.getLogger("spearhead.scheduler")
 
 DraftLink = WorkerLink[DraftInfo, draft_pb2.ProposeRequest, draft_pb2.ProposeResponse]
 
-# A sequence that the drafter cannot compute is tried again after so many messages: it may be short of
-# pages, and a drafter that fails must not take time from the batch in every step.
-_PAUSE_MESSAGES = 64
+# A sequence that the drafter cannot compute is tried again after so many steps: it may be short of pages,
+# and a drafter that fails must not take time from the batch in every step.
+_PAUSE_STEPS = 64
 _RESTART_REASONS = frozenset(
     {types_pb2.ITEM_ERROR_REASON_CACHE_MISS, types_pb2.ITEM_ERROR_REASON_STALE_EPOCH}
 )
@@ -39,8 +40,7 @@ class Drafting:
         release_list: Sequences that the drafter may forget.
         metrics: Where failures are counted.
         vocab_size: Drafts at or above it are dropped, with all that follow.
-        timeout_s: For one message.
-        max_timeouts: After so many in a row the drafter counts as lost.
+        patience: How long to wait for it.
     """
 
     def __init__(
@@ -50,19 +50,16 @@ class Drafting:
         metrics: SchedulerMetrics,
         *,
         vocab_size: int,
-        timeout_s: float,
-        max_timeouts: int,
+        patience: DraftPatience,
     ) -> None:
         self._link = link
         self._vocab_size = vocab_size
         self._releases = release_list
         self._metrics = metrics
-        self._timeout_s = timeout_s
-        self._max_timeouts = max_timeouts
-        self._timeout_count = 0
-        self._step_ids = itertools.count(1)
-        self._message_count = 0
-        self._paused: dict[int, int] = {}  # Sequence id to the message count at which it is tried again.
+        self._patience = patience
+        self._message_ids = itertools.count(1)
+        self._step = 0
+        self._paused: dict[int, int] = {}  # Sequence id to the step in which it is tried again.
         self._catching_up: set[int] = set()
         self._background: asyncio.Task[None] | None = None
 
@@ -99,13 +96,17 @@ class Drafting:
         """Whether the drafter is to be told that sequences ended."""
         return self._link is not None and self._link.ready and self._releases.pending(self._link.session)
 
+    def begin_step(self, step: int) -> None:
+        """Step ``step`` is about to be planned."""
+        self._step = step
+
     def can_draft_for(self, request: Request) -> bool:
         """Whether drafts for the request may be asked for in the next message."""
         return (
             self.available
             and request.wants_drafts
             and request.sequence_id not in self._catching_up
-            and self._paused.get(request.sequence_id, 0) <= self._message_count
+            and self._paused.get(request.sequence_id, 0) <= self._step
         )
 
     def lag(self, request: Request) -> int:
@@ -128,9 +129,16 @@ class Drafting:
         if not wanted:
             return NO_PROPOSALS
         items = [self._item(request, drafts, None) for request, drafts in wanted]
-        exchange = await self._exchange(items, trace)
+        tokens = sum(drafts for _, drafts in wanted) + sum(len(item.token_ids) for item in items) // 4
+        # Behind a long catch-up, being late proves nothing.
+        exchange = await self._exchange(
+            items, trace, self._patience.wait_s(tokens), late_counts=self._background is None
+        )
         if exchange is None:
             return NO_PROPOSALS
+        self._patience.answered(exchange.round_trip_s, tokens)
+        if self._link is not None:
+            self._link.settle()
         by_sequence = {}
         for (request, drafts), item, result in zip(wanted, items, exchange.reply.results, strict=False):
             if self._usable(request, item, result):
@@ -171,7 +179,7 @@ class Drafting:
 
     async def send_releases(self, trace: StepTrace) -> None:
         """Tells the drafter at once which sequences ended."""
-        await self._exchange([], trace)
+        await self._exchange([], trace, self._patience.longest_s)
 
     def check_integrity(self, living: set[int]) -> None:
         """Checks that nothing is kept about sequences that ended."""
@@ -189,7 +197,7 @@ class Drafting:
         alive = [(r, budget) for r, epoch, budget in members if not r.ended and r.draft.epoch == epoch]
         items = [self._item(request, 0, budget) for request, budget in alive]
         try:
-            exchange = await self._exchange(items, trace)
+            exchange = await self._exchange(items, trace, self._patience.longest_s)
             results = exchange.reply.results if exchange is not None else ()
             for (request, _), item, result in zip(alive, items, results, strict=False):
                 if self._usable(request, item, result):
@@ -219,38 +227,35 @@ class Drafting:
         )
 
     async def _exchange(
-        self, items: list[draft_pb2.ProposeItem], trace: StepTrace
+        self,
+        items: list[draft_pb2.ProposeItem],
+        trace: StepTrace,
+        timeout_s: float,
+        *,
+        late_counts: bool = True,
     ) -> Exchange[draft_pb2.ProposeResponse] | None:
         link = self._link
         if link is None or not link.ready:
             return None
-        self._message_count += 1
         span = trace.call(DRAFT_METHOD, time.monotonic())
         message = draft_pb2.ProposeRequest(
-            step_id=next(self._step_ids),
+            step_id=next(self._message_ids),
             traceparent=span.traceparent,
             items=items,
             releases=releases(self._releases.take(link.session)),
         )
         try:
-            exchange = await link.exchange(message, self._timeout_s)
+            exchange = await link.exchange(message, timeout_s)
         except SpearheadError as error:
             span.end(time.monotonic(), error.message)
             self._metrics.draft_failed()
-            await self._count_timeout(link, error)
+            if isinstance(error, DeadlineExceeded):
+                _logger.warning("decoding without drafts for this step: %s", error.message)
+                if late_counts and self._patience.timed_out():
+                    await link.drop(f"it does not answer: {error.message}")
             return None
-        self._timeout_count = 0
         span.end(exchange.end_s)
         return exchange
-
-    async def _count_timeout(self, link: DraftLink, error: SpearheadError) -> None:
-        if not isinstance(error, DeadlineExceeded):
-            return
-        _logger.warning("decoding without drafts for this step: %s", error.message)
-        self._timeout_count += 1
-        if self._timeout_count >= self._max_timeouts:
-            self._timeout_count = 0
-            await link.drop(f"{self._max_timeouts} messages in a row took longer than {self._timeout_s:g} s")
 
     def _usable(
         self, request: Request, item: draft_pb2.ProposeItem, result: draft_pb2.ProposeItemResult
@@ -267,5 +272,5 @@ class Drafting:
         self._releases.add(state, request.sequence_id)
         state.restart()
         if result.error.reason not in _RESTART_REASONS:
-            self._paused[request.sequence_id] = self._message_count + _PAUSE_MESSAGES
+            self._paused[request.sequence_id] = self._step + _PAUSE_STEPS
         return False

@@ -9,6 +9,7 @@ from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.peers import DraftPeer, VerifyPeer
 from scheduler_service.verifying import VerifyLink
 from scheduler_service.worker_link import WorkerLink
+from spearhead.v1 import draft_pb2
 
 
 def make_links(
@@ -45,5 +46,7 @@ def make_links(
         backoff_s=backoff_s,
         on_change=on_change,
         on_stale=lambda: metrics.stale_reply("draft"),
+        probe=draft_pb2.ProposeRequest,
+        hang_backoff_s=(limits.min_draft_pause_s, limits.max_draft_pause_s),
     )
     return verify, draft

@@ -123,6 +123,7 @@ class Loop:
         if self._verifying.ready:
             self._verifying.attach(self._batch.running)
             self._room.admit(start_s)
+            self._drafting.begin_step(self._step_id + 1)
             plan = self._room.plan(self._step_id + 1)
         if plan is None or not plan.sequences:
             await self._send_releases()

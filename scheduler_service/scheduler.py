@@ -14,6 +14,7 @@ from scheduler_service.applying import Applier
 from scheduler_service.batch import Batch
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.delivery import OutputChannel
+from scheduler_service.draft_patience import DraftPatience
 from scheduler_service.drafting import Drafting
 from scheduler_service.latency_table import LatencyTable
 from scheduler_service.lifecycle import Lifecycle
@@ -97,8 +98,7 @@ class Scheduler:
             batch.draft_releases,
             metrics,
             vocab_size=tokenizer.vocab_size,
-            timeout_s=limits.draft_timeout_s,
-            max_timeouts=limits.max_draft_timeouts,
+            patience=DraftPatience(limits.draft_timeout_s, limits.max_draft_timeouts),
         )
         planner = Planner(
             config.policy,

@@ -10,7 +10,7 @@ from typing import Generic, Protocol
 
 from scheduler_service.peers import Connection, InfoT
 from scheduler_service.worker_stream import Exchange, ReplyT, RequestT, WorkerStream
-from spearhead.errors import ModelMismatch, NotReady, SpearheadError, StartupError
+from spearhead.errors import DeadlineExceeded, ModelMismatch, NotReady, SpearheadError, StartupError
 
 _logger = logging.getLogger("spearhead.scheduler")
 
@@ -42,6 +42,10 @@ class WorkerLink(Generic[InfoT, RequestT, ReplyT]):
         backoff_s: Shortest and longest pause between attempts.
         on_change: Called when the state changes.
         on_stale: Called for a reply that came too late.
+        probe: Makes a message that a new connection must answer before it is ready: a worker may accept
+            connections and hang all the same. ``None`` = the handshake is enough.
+        hang_backoff_s: Shortest and longest pause after a worker was left because it did not answer; it
+            doubles until :meth:`settle`.
 
     Attributes:
         state: Where the link stands.
@@ -59,12 +63,17 @@ class WorkerLink(Generic[InfoT, RequestT, ReplyT]):
         backoff_s: tuple[float, float],
         on_change: Callable[[], None],
         on_stale: Callable[[], None],
+        probe: Callable[[], RequestT] | None = None,
+        hang_backoff_s: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self._peer = peer
         self._connect_timeout_s = connect_timeout_s
         self._backoff_s = backoff_s
         self._on_change = on_change
         self._on_stale = on_stale
+        self._probe = probe
+        self._hang_backoff_s = hang_backoff_s
+        self._hang_count = 0
         self._stream: WorkerStream[RequestT, ReplyT] | None = None
         self.state = LinkState.CONNECTING
         self.detail = ""
@@ -106,10 +115,15 @@ class WorkerLink(Generic[InfoT, RequestT, ReplyT]):
             self._lose(stream, stream.broken)
             raise
 
+    def settle(self) -> None:
+        """The worker does its work: the next time that it hangs is the first again."""
+        self._hang_count = 0
+
     async def drop(self, reason: str) -> None:
-        """Gives the connection up; a new one is made."""
+        """Gives up a connection that does not answer; a new one is made after the pause for that."""
         stream = self._stream
         if stream is not None:
+            self._hang_count += 1
             self._lose(stream, reason)
             await stream.close()
 
@@ -127,20 +141,30 @@ class WorkerLink(Generic[InfoT, RequestT, ReplyT]):
             else:
                 pause = shortest
                 await self._serve(connection)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), self._hang_pause_s()))
             pause = min(2 * pause, longest)
 
     async def _serve(self, connection: Connection[InfoT]) -> None:
         stream = WorkerStream[RequestT, ReplyT](self.name, connection.call, on_stale=self._on_stale)
         try:
+            if self._probe is not None:
+                await stream.exchange(self._probe(), self._connect_timeout_s)
             self.info = connection.info
             self.session += 1
             self._stream = stream
             self._set(LinkState.READY, "")
             self._lose(stream, await stream.wait_broken())
+        except SpearheadError as error:
+            self._hang_count += isinstance(error, DeadlineExceeded)
+            self._set(LinkState.LOST, error.message)
         finally:
             await stream.close()
             await connection.channel.close()
+
+    def _hang_pause_s(self) -> float:
+        shortest, longest = self._hang_backoff_s
+        doublings = min(self._hang_count, 32) - 1  # Beyond that, a float overflows in the end.
+        return min(shortest * 2.0**doublings, longest) if self._hang_count else 0.0
 
     def _lose(self, stream: WorkerStream[RequestT, ReplyT], reason: str) -> None:
         if self._stream is stream:

@@ -99,6 +99,7 @@ class FakeWorker:
         self.context_length = context_length
         self.eos_token_ids = list(eos_token_ids)
         self.caches: list[FakeCache] = []
+        self.connection_count = 0
         self.prefixes: set[int] = set()
         self.breaches: list[str] = []
         self.requests: list[verify_pb2.StepRequest | draft_pb2.ProposeRequest] = []
@@ -160,12 +161,17 @@ class FakeWorker:
     async def serve(self, context: grpc.aio.ServicerContext, answer: Callable[..., object]) -> None:
         cache = FakeCache(self)
         self.caches.append(cache)
+        self.connection_count += 1
+        await self._notify()
         try:
             while (request := await context.read()) is not grpc.aio.EOF:
-                self.requests.append(request)
-                self.arrived.set()
+                probing = not request.step_id
+                if not probing:
+                    self.requests.append(request)
+                    self.arrived.set()
                 await self.gate.wait()
-                self.before_step(len(self.requests))
+                if not probing:
+                    self.before_step(len(self.requests))
                 for release in request.releases:
                     cache.sequences.pop(release.sequence_id, None)
                 ids = [item.sequence_id for item in request.items]

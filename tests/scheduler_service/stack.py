@@ -27,7 +27,13 @@ from spearhead.v1 import (
 from tests.scheduler_service.fake_workers import FakeDraft, FakeVerify
 from tests.scheduler_service.toy_model import ToyModel
 
-FAST_LIMITS: dict[str, Any] = {"min_reconnect_s": 0.01, "max_reconnect_s": 0.05, "max_running_requests": 16}
+FAST_LIMITS: dict[str, Any] = {
+    "min_reconnect_s": 0.01,
+    "max_reconnect_s": 0.05,
+    "min_draft_pause_s": 0.01,
+    "max_draft_pause_s": 0.05,
+    "max_running_requests": 16,
+}
 
 
 @dataclasses.dataclass

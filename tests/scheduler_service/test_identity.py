@@ -207,6 +207,17 @@ async def test_speculation_resumes_and_catches_up_when_the_drafter_is_back(make_
         assert speculation.accepted_tokens == speculation.drafted_tokens > 0
 
 
+async def test_a_sequence_that_the_drafter_could_not_compute_is_tried_again(make_stack: StackFactory) -> None:
+    async with make_stack() as stack:
+        stack.draft.item_faults = {1: types_pb2.ITEM_ERROR_REASON_NON_FINITE}
+        request = stack.request(max_tokens=200)
+        answer = await stack.generate(request)
+        assert answer.token_ids == stack.expected(request)
+        speculation = answer.finished.speculation
+        assert 60 < speculation.rounds < 150
+        assert speculation.drafted_tokens > 0
+
+
 async def test_a_request_in_a_full_batch_equals_the_request_alone(make_stack: StackFactory) -> None:
     async with make_stack(limits={"max_running_requests": 8}) as stack:
         request = stack.request(PROMPTS[1], max_tokens=30, seed=11)
