@@ -1,6 +1,9 @@
 """From settings to a warm engine: load, size the cache, prove batch invariance."""
 
+import ctypes
 import logging
+import platform
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +133,7 @@ def load_model(
             _log.info("batch invariance proved in %s with %s", dtype, engine.decoder.row_blocks)
             break
         _log.warning("results in %s depend on the batch on this machine", dtype)
+    _return_freed_memory()
     if not invariant and not settings.allow_batch_variance:
         raise ConfigError(
             f"results in {dtype} depend on the batch on this machine, so that output could change with load; "
@@ -146,6 +150,12 @@ def load_model(
         device=settings.device,
         batch_invariant=invariant,
     )
+
+
+def _return_freed_memory() -> None:
+    """Loading leaves gigabytes of freed temporaries with glibc's allocator, which keeps them unless asked."""
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _build_engine(
