@@ -40,7 +40,7 @@ class Summary:
         speculation_inactive: Why no drafter worked for this request; empty = one did.
         e2e_s: Arrival to end.
         time_to_first_token_s: Arrival to the first token; ``None`` = there was none.
-        queue_s: Waiting to be scheduled.
+        queue_s: Waiting to be scheduled, or running while no step could take it along.
         prefill_s: Steps until the prompt was computed.
         draft_s: Draft service's own time in later steps.
         verify_s: Verify service's own time in later steps.
@@ -88,6 +88,7 @@ class Accounting:
         self.queue_s = 0.0
         self.prefill_s = 0.0
         self.preemptions = 0
+        self.resting = False
         self._draft_s = 0.0
         self._verify_s = 0.0
         self._network_s = 0.0
@@ -100,7 +101,19 @@ class Accounting:
 
     def scheduled(self, now_s: float) -> None:
         """Books the wait; from here on the request runs."""
+        self.resting = False
         self.queue_s += self._elapse(now_s)
+
+    def rest(self, now_s: float) -> None:
+        """From here on a running request waits: no step takes it along."""
+        if not self.resting:
+            self._scheduler_s += self._elapse(now_s)
+            self.resting = True
+
+    def resume(self, now_s: float) -> None:
+        """Books such a wait."""
+        if self.resting:
+            self.scheduled(now_s)
 
     def prefill_step(self, now_s: float) -> None:
         """Books a step that computed tokens known before."""
@@ -145,6 +158,7 @@ class Accounting:
         speculation_inactive: str,
     ) -> Summary:
         """Closes the books."""
+        self.resume(now_s)
         self._scheduler_s += self._elapse(now_s)
         first = self.first_token_s
         return Summary(
@@ -169,5 +183,5 @@ class Accounting:
 
     def _elapse(self, now_s: float) -> float:
         elapsed = max(0.0, now_s - self._booked_until_s)
-        self._booked_until_s = now_s
+        self._booked_until_s = max(self._booked_until_s, now_s)
         return elapsed

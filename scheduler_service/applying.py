@@ -10,7 +10,7 @@ from scheduler_service.proposals import Proposals
 from scheduler_service.recovery import Recovery
 from scheduler_service.step import StepPart, interpret
 from scheduler_service.step_trace import StepTrace
-from scheduler_service.verifying import StepExchange
+from scheduler_service.verifying import StepExchange, Verifying
 from spearhead.errors import SpearheadError
 from spearhead.v1 import verify_pb2
 
@@ -23,15 +23,23 @@ class Applier:
     Args:
         lifecycle: Moves requests.
         recovery: Handles failures.
+        verifying: Knows which pages are about to be freed.
         drafting: Learns which drafts were accepted.
         vocab_size: Of the target.
     """
 
     def __init__(
-        self, lifecycle: Lifecycle, recovery: Recovery, drafting: Drafting, *, vocab_size: int
+        self,
+        lifecycle: Lifecycle,
+        recovery: Recovery,
+        verifying: Verifying,
+        drafting: Drafting,
+        *,
+        vocab_size: int,
     ) -> None:
         self._lifecycle = lifecycle
         self._recovery = recovery
+        self._verifying = verifying
         self._drafting = drafting
         self._vocab_size = vocab_size
 
@@ -58,7 +66,7 @@ class Applier:
         results = exchange.reply.results
         if len(results) != len(parts):
             error = SpearheadError(f"the verify service answered {len(results)} of {len(parts)} items")
-            self._recovery.step_failed(parts, error)
+            self._recovery.step_failed(parts, error, start_s)
             return
         times = StepTimes(
             draft_s=proposals.worker_s,
@@ -79,7 +87,8 @@ class Applier:
             except Exception as error:  # A defect that one request meets must not end the others.
                 _logger.exception("request %s failed", part.request.request_id)
                 self._lifecycle.fail(part.request, SpearheadError(f"internal error: {error!r}"))
-        if short_of_pages and not self._recovery.preempt_one():
+        # What ended in this very step frees its pages with the next message; that may be enough.
+        if short_of_pages and not self._verifying.releases_pending and not self._recovery.preempt_one():
             self._recovery.fail_the_only_one()
 
     def _advance(

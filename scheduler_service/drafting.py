@@ -14,11 +14,11 @@ from scheduler_service.proposals import NO_PROPOSALS, Proposals, read_proposal
 from scheduler_service.request import Request
 from scheduler_service.step import StepPart
 from scheduler_service.step_trace import DRAFT_METHOD, StepTrace
-from scheduler_service.wire import pack_token_ids, releases
+from scheduler_service.wire import RESTART_REASONS, pack_token_ids, releases
 from scheduler_service.worker_link import WorkerLink
 from scheduler_service.worker_stream import Exchange
 from spearhead.errors import DeadlineExceeded, SpearheadError
-from spearhead.v1 import draft_pb2, types_pb2
+from spearhead.v1 import draft_pb2
 
 _logger = logging.getLogger("spearhead.scheduler")
 
@@ -27,9 +27,6 @@ DraftLink = WorkerLink[DraftInfo, draft_pb2.ProposeRequest, draft_pb2.ProposeRes
 # A sequence that the drafter cannot compute is tried again after so many steps: it may be short of pages,
 # and a drafter that fails must not take time from the batch in every step.
 _PAUSE_STEPS = 64
-_RESTART_REASONS = frozenset(
-    {types_pb2.ITEM_ERROR_REASON_CACHE_MISS, types_pb2.ITEM_ERROR_REASON_STALE_EPOCH}
-)
 
 
 class Drafting:
@@ -271,6 +268,6 @@ class Drafting:
         _logger.debug("no drafts for %s: %s", request.request_id, result.error.message)
         self._releases.add(state, request.sequence_id)
         state.restart()
-        if result.error.reason not in _RESTART_REASONS:
+        if result.error.reason not in RESTART_REASONS:
             self._paused[request.sequence_id] = self._step + _PAUSE_STEPS
         return False

@@ -54,6 +54,26 @@ class Lifecycle:
         if first:
             self._metrics.started(request.prompt_length, request.accounting.queue_s)
 
+    def rest(self, request: Request, now_s: float, reason: str) -> None:
+        """No step computes anything for a running request until :meth:`resume`.
+
+        Args:
+            request: One that runs; nothing happens when it rests already.
+            now_s: Since when.
+            reason: ``worker_lost``, ``tokens`` or ``kv_blocks``.
+        """
+        if not request.accounting.resting:
+            request.accounting.rest(now_s)
+            request.trace.rest(now_s, reason)
+            if reason == "worker_lost":
+                request.trace.event("worker_lost", now_s)
+
+    def resume(self, request: Request, now_s: float) -> None:
+        """A step computes something for the request again."""
+        if request.accounting.resting:
+            request.accounting.resume(now_s)
+            request.trace.resume(now_s)
+
     def preempt(self, request: Request) -> None:
         """A running request makes place and is computed again later."""
         now_s = time.monotonic()

@@ -9,6 +9,7 @@ from opentelemetry.trace import Tracer
 from scheduler_service.applying import Applier
 from scheduler_service.batch import Batch
 from scheduler_service.drafting import Drafting
+from scheduler_service.lifecycle import Lifecycle
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.planner import Planner
 from scheduler_service.proposals import Proposals
@@ -28,6 +29,7 @@ class Loop:
 
     Args:
         batch: The requests.
+        lifecycle: Moves them.
         applier: Applies results.
         verifying: The target's side.
         drafting: The draft side.
@@ -50,6 +52,7 @@ class Loop:
         self,
         *,
         batch: Batch,
+        lifecycle: Lifecycle,
         applier: Applier,
         verifying: Verifying,
         drafting: Drafting,
@@ -64,6 +67,7 @@ class Loop:
         verify_wait_s: float,
     ) -> None:
         self._batch = batch
+        self._lifecycle = lifecycle
         self._applier = applier
         self._verifying = verifying
         self._drafting = drafting
@@ -106,6 +110,8 @@ class Loop:
         """Waits for a change; meanwhile requests without a deadline give up on a lost verify service."""
         timeout_s = None
         if not self._verifying.ready:
+            for request in self._batch.running:
+                self._lifecycle.rest(request, time.monotonic(), "worker_lost")
             timeout_s = self._verifying.since_s + self._verify_wait_s - time.monotonic()
             if timeout_s <= 0:
                 self._recovery.give_up_waiting(self._verifying.problem)
@@ -121,7 +127,11 @@ class Loop:
         start_s = time.monotonic()
         plan = None
         if self._verifying.ready:
-            self._verifying.attach(self._batch.running)
+            target = self._verifying.renew()
+            if target is not None:
+                self._recovery.target_is_back(target)
+                for request in self._batch.running:
+                    self._verifying.attach(request)
             self._room.admit(start_s)
             self._drafting.begin_step(self._step_id + 1)
             plan = self._room.plan(self._step_id + 1)
@@ -159,11 +169,12 @@ class Loop:
         self._catch_up(plan, by_id, sum(part.row_count for part in parts))
         for part in parts:
             part.request.verify.held = True
+            self._lifecycle.resume(part.request, start_s)
             if not part.decoding:
                 part.request.trace.prefilling(start_s)
         exchange = await self._verifying.exchange([part.item() for part in parts], trace, self._step_id)
         if isinstance(exchange, SpearheadError):
-            self._recovery.step_failed(parts, exchange)
+            self._recovery.step_failed(parts, exchange, start_s)
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(parts)}, exchange.message)
             return
         self._applier.apply(parts, proposals, exchange, trace, step_id=self._step_id, start_s=start_s)

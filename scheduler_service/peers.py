@@ -17,11 +17,44 @@ InfoT = TypeVar("InfoT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a request depends on while it lives.
+
+    Attributes:
+        revision: Digest of the weights.
+        context_length: Longest sequence, tokens.
+        page_size: Tokens in a KV page.
+        page_count: KV pages in all.
+    """
+
+    revision: str
+    context_length: int
+    page_size: int
+    page_count: int
+
+    @property
+    def longest(self) -> int:
+        """Longest sequence that context and KV pages can hold, tokens."""
+        return min(self.context_length, self.page_size * self.page_count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyInfo:
     """What the verify service said in the handshake."""
 
     model: types_pb2.ModelInfo
     variant: str
+
+    @property
+    def target(self) -> Target:
+        """The part that requests depend on."""
+        model = self.model
+        return Target(
+            revision=model.revision,
+            context_length=model.context_length,
+            page_size=model.kv_page_size,
+            page_count=model.kv_page_count,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +80,34 @@ class Connection(Generic[InfoT]):
     call: grpc.aio.StreamStreamCall
 
 
-class VerifyPeer:
+class _Peer:
+    """What connecting to either kind of worker has in common; arguments as for :class:`VerifyPeer`."""
+
+    kind: str
+
+    def __init__(self, target: TargetConfig, tokenizer_hash: str, profile: ModelProfile | None) -> None:
+        self.name = f"{self.kind} at {target.address}"
+        self._target = target
+        self._tokenizer_hash = tokenizer_hash
+        self._profile = profile
+
+    @contextlib.asynccontextmanager
+    async def _handshake(self) -> AsyncIterator[grpc.aio.Channel]:
+        """A channel that outlives a handshake without error."""
+        channel = create_channel(self._target)
+        try:
+            yield channel
+        except BaseException as error:
+            await channel.close()
+            if isinstance(error, grpc.aio.AioRpcError):
+                raise error_from_rpc(error, "it") from error
+            raise
+
+    def _check(self, info: types_pb2.ModelInfo) -> None:
+        _check_agreement(self.name, info, self._tokenizer_hash, self._profile)
+
+
+class VerifyPeer(_Peer):
     """Connects to a verify service.
 
     Args:
@@ -56,11 +116,7 @@ class VerifyPeer:
         profile: Latencies that were measured on it and must belong to it; ``None`` = none are used.
     """
 
-    def __init__(self, target: TargetConfig, tokenizer_hash: str, profile: ModelProfile | None) -> None:
-        self.name = f"verify service at {target.address}"
-        self._target = target
-        self._tokenizer_hash = tokenizer_hash
-        self._profile = profile
+    kind = "verify service"
 
     async def connect(self, timeout_s: float) -> Connection[VerifyInfo]:
         """Shakes hands over a channel of its own and opens the stream.
@@ -71,45 +127,28 @@ class VerifyPeer:
             SpearheadError: The service does not answer, or refuses.
         """
         request = verify_pb2.VerifyServiceGetModelInfoRequest(protocol_version=PROTOCOL_VERSION)
-        channel = create_channel(self._target)
-        stub = verify_pb2_grpc.VerifyServiceStub(channel)  # type: ignore[no-untyped-call]
-        async with _closing_on_error(channel):
+        async with self._handshake() as channel:
+            stub = verify_pb2_grpc.VerifyServiceStub(channel)  # type: ignore[no-untyped-call]
             reply = await stub.GetModelInfo(request, timeout=timeout_s)
-            _check_agreement(self.name, reply.info, self._tokenizer_hash, self._profile)
+            self._check(reply.info)
         info = VerifyInfo(model=reply.info, variant=reply.variant)
         return Connection(info=info, channel=channel, call=stub.Step())
 
 
-class DraftPeer:
+class DraftPeer(_Peer):
     """Connects to a draft service; arguments as for :class:`VerifyPeer`."""
 
-    def __init__(self, target: TargetConfig, tokenizer_hash: str, profile: ModelProfile | None) -> None:
-        self.name = f"draft service at {target.address}"
-        self._target = target
-        self._tokenizer_hash = tokenizer_hash
-        self._profile = profile
+    kind = "draft service"
 
     async def connect(self, timeout_s: float) -> Connection[DraftInfo]:
         """Shakes hands over a channel of its own and opens the stream; errors as for :class:`VerifyPeer`."""
         request = draft_pb2.DraftServiceGetModelInfoRequest(protocol_version=PROTOCOL_VERSION)
-        channel = create_channel(self._target)
-        stub = draft_pb2_grpc.DraftServiceStub(channel)  # type: ignore[no-untyped-call]
-        async with _closing_on_error(channel):
+        async with self._handshake() as channel:
+            stub = draft_pb2_grpc.DraftServiceStub(channel)  # type: ignore[no-untyped-call]
             reply = await stub.GetModelInfo(request, timeout=timeout_s)
-            _check_agreement(self.name, reply.info, self._tokenizer_hash, self._profile)
+            self._check(reply.info)
         info = DraftInfo(model=reply.info, max_draft_tokens=reply.max_draft_tokens)
         return Connection(info=info, channel=channel, call=stub.Propose())
-
-
-@contextlib.asynccontextmanager
-async def _closing_on_error(channel: grpc.aio.Channel) -> AsyncIterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        await channel.close()
-        if isinstance(error, grpc.aio.AioRpcError):
-            raise error_from_rpc(error, "it") from error
-        raise
 
 
 def _check_agreement(

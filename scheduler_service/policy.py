@@ -20,7 +20,7 @@ from scheduler_service.draft_choice import (
     price,
 )
 from scheduler_service.latency_table import LatencyTable
-from scheduler_service.prefill_choice import Chunk, Clock, Room, by_urgency, choose_chunks, new_pages
+from scheduler_service.prefill_choice import Chunk, Clock, Room, by_urgency, choose_chunks
 from scheduler_service.step_plan import (
     BatchView,
     Correction,
@@ -210,7 +210,7 @@ class _Step:
             )
             option = self.menu.option(self.menu.best(self.costs, limits))
         pages = int(batch.pages(option.draft_counts, page_size).sum())
-        reserved_pages = sum(new_pages(c.context_length, c.token_count, page_size) for c in reserved)
+        reserved_pages = sum(chunk.page_count for chunk in reserved)
         if pages + reserved_pages > max(self.view.free_page_count, self.page_count + reserved_pages):
             within = np.minimum(option.draft_counts, batch.draft_room(page_size))
             option = price(batch, self.costs, within)

@@ -18,12 +18,15 @@ class Chunk(NamedTuple):
         token_count: At least 1; a multiple of the granule unless it is the last chunk.
         context_length: Tokens before it.
         last: The prompt ends with it, so a token is sampled.
+        page_count: New pages to keep for it. A new sequence may find any part of its prompt in the prefix
+            cache, in pages that count from then on, so it is given those of all its prompt.
     """
 
     sequence_id: int
     token_count: int
     context_length: int
     last: bool
+    page_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,8 @@ def choose_chunks(
     tokens, pages, attention_s, ended = 0, room.pages, 0.0, 0
     for prompt in prompts:
         context, pending = prompt.context_length, prompt.pending_token_count
-        paged = tokens_in_pages(context, pages, room.page_size)
+        whole = new_pages(context, pending, room.page_size)
+        paged = tokens_in_pages(context, pages, room.page_size) if context or whole <= pages else 0
         count = min(pending, room.tokens - tokens, paged)
         limiting: Limiting = "none"
         if count < pending:
@@ -117,9 +121,10 @@ def choose_chunks(
             count = low * room.granule
         if count:
             last = count == pending
-            chosen.append(Chunk(prompt.sequence_id, count, context, last))
+            own_pages = new_pages(context, count, room.page_size) if context else whole
+            chosen.append(Chunk(prompt.sequence_id, count, context, last, own_pages))
             tokens += count
-            pages -= new_pages(context, count, room.page_size)
+            pages -= own_pages
             ended += last
             attention_s += clock.cost.attention(count, context) if clock else 0.0
         if limiting != "none":

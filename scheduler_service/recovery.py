@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from scheduler_service.batch import Batch
 from scheduler_service.lifecycle import Lifecycle
 from scheduler_service.metrics import SchedulerMetrics
+from scheduler_service.peers import Target
 from scheduler_service.request import Request
 from scheduler_service.step import StepPart
+from scheduler_service.wire import RESTART_REASONS, RETRY_AFTER_S
 from spearhead.errors import NotReady, Overloaded, PrecisionUnavailable, SpearheadError
 from spearhead.v1 import types_pb2, verify_pb2
 
 _logger = logging.getLogger("spearhead.scheduler")
-
-_RETRY_AFTER_S = 1.0
-_RESTART_REASONS = frozenset(
-    {types_pb2.ITEM_ERROR_REASON_CACHE_MISS, types_pb2.ITEM_ERROR_REASON_STALE_EPOCH}
-)
 
 
 class Recovery:
@@ -38,11 +35,24 @@ class Recovery:
         self._max_failed_steps = max_failed_steps
 
     def is_stale(self, part: StepPart, result: verify_pb2.StepItemResult) -> bool:
-        """Whether the result belongs to an earlier life of the sequence."""
-        stale = (result.sequence_id, result.epoch) != (part.request.sequence_id, part.request.verify.epoch)
-        if stale:
+        """Whether the result is not about the sequence as it is now.
+
+        One that is not even about what was asked counts as a failure: the service lost track of it.
+        """
+        request = part.request
+        if (result.sequence_id, result.epoch) != (request.sequence_id, part.epoch):
             self._metrics.stale_reply("verify")
-        return stale
+            request.verify.restart()
+            problem = (
+                f"the verify service keeps answering about sequence {result.sequence_id} in epoch "
+                f"{result.epoch}, not {request.sequence_id} in {part.epoch}"
+            )
+            self._count_failure(request, SpearheadError(problem))
+            return True
+        if part.epoch != request.verify.epoch:
+            self._metrics.stale_reply("verify")
+            return True
+        return False
 
     def item_failed(self, part: StepPart, error: types_pb2.ItemError) -> bool:
         """One item could not be computed.
@@ -54,7 +64,7 @@ class Recovery:
         _logger.info("request %s: %s", request.request_id, error.message)
         if error.reason == types_pb2.ITEM_ERROR_REASON_OUT_OF_PAGES:
             return True
-        if error.reason in _RESTART_REASONS:
+        if error.reason in RESTART_REASONS:
             request.verify.restart()
             self._count_failure(
                 request, SpearheadError(f"the verify service keeps losing it: {error.message}")
@@ -68,17 +78,46 @@ class Recovery:
             self._lifecycle.fail(request, SpearheadError(f"the target cannot compute it: {error.message}"))
         return False
 
-    def step_failed(self, parts: Sequence[StepPart], error: SpearheadError) -> None:
-        """A whole step is lost, with all that the worker held; who cannot wait longer fails."""
+    def step_failed(self, parts: Sequence[StepPart], error: SpearheadError, start_s: float) -> None:
+        """A whole step is lost, with all that the worker held; who cannot wait longer fails.
+
+        Args:
+            parts: What was to be computed.
+            error: Why it was not.
+            start_s: Start of the step, monotonic seconds; since then they wait.
+        """
         for part in parts:
             if not part.request.ended:
-                self._count_failure(part.request, NotReady(error.message, retry_after_s=_RETRY_AFTER_S))
+                self._lifecycle.rest(part.request, start_s, "worker_lost")
+                self._count_failure(part.request, NotReady(error.message, retry_after_s=RETRY_AFTER_S))
+
+    def target_is_back(self, target: Target) -> None:
+        """A new connection: who cannot go on with what is served there fails."""
+        for request in list(self._batch):
+            before, request.target = request.target, target
+            emitted = request.output.token_count
+            if emitted and before.revision != target.revision:
+                error = NotReady(
+                    f"the verify service came back with other weights: request {request.request_id!r} has "
+                    f"{emitted} tokens of revision {before.revision}, and revision {target.revision} cannot "
+                    "go on with them; send it again",
+                    retry_after_s=RETRY_AFTER_S,
+                )
+            elif request.spec.max_length > target.longest:
+                error = NotReady(
+                    f"the verify service came back with room for {target.longest} tokens a sequence, and "
+                    f"{request.request_id!r} may need {request.spec.max_length}; ask for fewer tokens",
+                    retry_after_s=RETRY_AFTER_S,
+                )
+            else:
+                continue
+            self._lifecycle.fail(request, error)
 
     def give_up_waiting(self, problem: str) -> None:
         """Nobody but a client's own deadline bounds the wait for a lost worker; without one, this does."""
         for request in list(self._batch):
             if request.deadline_s is None:
-                self._lifecycle.fail(request, NotReady(problem, retry_after_s=_RETRY_AFTER_S))
+                self._lifecycle.fail(request, NotReady(problem, retry_after_s=RETRY_AFTER_S))
 
     def preempt_one(self) -> bool:
         """Makes place; ``False`` when only one request runs, which nothing is taken from."""
@@ -95,7 +134,7 @@ class Recovery:
             error = Overloaded(
                 f"request {request.request_id!r} found no free KV pages although it ran alone; other clients "
                 "of the verify service hold them; try again later",
-                retry_after_s=_RETRY_AFTER_S,
+                retry_after_s=RETRY_AFTER_S,
             )
             self._lifecycle.fail(request, error)
 

@@ -3,6 +3,7 @@
 from scheduler_service.accounting import Accounting, Summary
 from scheduler_service.delivery import OutputChannel
 from scheduler_service.output import Finish, OutputAssembler
+from scheduler_service.peers import Target
 from scheduler_service.spec import GenerationSpec
 from scheduler_service.tracing import RequestTrace
 from scheduler_service.wire import worker_precision, worker_sampling
@@ -54,6 +55,7 @@ class Request:
         accounting: Its books.
         trace: Its spans.
         deadline_s: Monotonic time by which it must end; ``None`` = no deadline.
+        target: What the verify service served when it began.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Request:
         accounting: Accounting,
         trace: RequestTrace,
         deadline_s: float | None,
+        target: Target,
     ) -> None:
         self.spec = spec
         self.sequence_id = sequence_id
@@ -74,6 +77,7 @@ class Request:
         self.accounting = accounting
         self.trace = trace
         self.deadline_s = deadline_s
+        self.target = target
         self.token_ids = list(spec.prompt_token_ids)
         self.verify = WorkerSequence()
         self.draft = WorkerSequence()

@@ -55,7 +55,7 @@ class Room:
                 return
             else:
                 self._lifecycle.start(request, now_s)
-                self._verifying.attach((request,))
+                self._verifying.attach(request)
 
     def plan(self, step: int) -> StepPlan | None:
         """The next step, if the pages suffice.
@@ -74,6 +74,7 @@ class Room:
         planned = {sequence.sequence_id for sequence in plan.sequences}
         left_out = any(r.decoding and r.sequence_id not in planned for r in self._batch.running)
         stuck = bool(self._batch.running_count) and not plan.sequences
+        self._let_rest(plan, planned)
         if not stuck and not (plan.limiting == "pages" and left_out):
             return plan
         # What is about to be freed may be enough; only then somebody has to make place.
@@ -83,6 +84,15 @@ class Room:
             self._recovery.fail_the_only_one()
             return None
         return plan
+
+    def _let_rest(self, plan: StepPlan, planned: set[int]) -> None:
+        """Those that the plan leaves out wait, although they run."""
+        if len(planned) == self._batch.running_count:
+            return
+        now_s, reason = time.monotonic(), "kv_blocks" if plan.limiting == "pages" else "tokens"
+        for request in self._batch.running:
+            if request.sequence_id not in planned:
+                self._lifecycle.rest(request, now_s, reason)
 
     def _pages_to_start(self, request: Request) -> int:
         """Pages of its known tokens, and one to go on with."""

@@ -31,12 +31,11 @@ from scheduler_service.spec import GenerationSpec
 from scheduler_service.tracing import RequestTrace, WallClock
 from scheduler_service.validation import RequestLimits
 from scheduler_service.verifying import Verifying
+from scheduler_service.wire import RETRY_AFTER_S
 from scheduler_service.worker_link import LinkState
 from spearhead.errors import NotReady, StartupError
 from spearhead.telemetry import Telemetry
 from spearhead.tokenizer import IncrementalDetokenizer, Tokenizer
-
-_RETRY_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +120,10 @@ class Scheduler:
         )
         self.loop = Loop(
             batch=batch,
-            applier=Applier(self._lifecycle, recovery, self.drafting, vocab_size=tokenizer.vocab_size),
+            applier=Applier(
+                self._lifecycle, recovery, self.verifying, self.drafting, vocab_size=tokenizer.vocab_size
+            ),
+            lifecycle=self._lifecycle,
             verifying=self.verifying,
             drafting=self.drafting,
             planner=planner,
@@ -154,7 +156,7 @@ class Scheduler:
         """
         info = self.verifying.info
         if info is None:
-            raise NotReady(self.verifying.problem, retry_after_s=_RETRY_AFTER_S)
+            raise NotReady(self.verifying.problem, retry_after_s=RETRY_AFTER_S)
         return info
 
     @contextlib.asynccontextmanager
@@ -199,7 +201,7 @@ class Scheduler:
         """
         model = self.target.model
         if not self.ready:
-            raise NotReady(self.verifying.problem, retry_after_s=_RETRY_AFTER_S)
+            raise NotReady(self.verifying.problem, retry_after_s=RETRY_AFTER_S)
         return RequestLimits(
             vocab_size=self._tokenizer.vocab_size,
             context_length=model.context_length,
@@ -248,6 +250,7 @@ class Scheduler:
             accounting=Accounting(arrival_s),
             trace=RequestTrace(self._tracer, server_span, self._clock),
             deadline_s=deadline_s,
+            target=self.target.target,
         )
         self._lifecycle.add(request)
         request.trace.describe(spec, self.target.model.model)

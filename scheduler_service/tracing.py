@@ -14,8 +14,11 @@ from opentelemetry.trace import Span, SpanContext, Tracer
 from scheduler_service.accounting import Summary
 from scheduler_service.spec import GenerationSpec
 from spearhead.errors import SpearheadError
+from spearhead.telemetry import record_span
 
 ROUNDS_PER_SEGMENT = 256
+LEAST_REST_S = 0.1
+"""Shorter rests make no span: a prompt may rest after each of a thousand chunks."""
 _ROUND_ARRAYS = ("step_ids", "start_ns", "emit_ns", "drafted", "accepted", "emitted")
 
 
@@ -45,6 +48,7 @@ class RequestTrace:
         self._parent = trace.set_span_in_context(server_span, Context())
         self._clock = clock
         self._segment: Span | None = None
+        self._rest: tuple[float, str] | None = None
         self._segment_name = ""
         self._prefill: dict[str, int] = {}
         self._rounds: dict[str, array[int]] = {}
@@ -90,12 +94,24 @@ class RequestTrace:
             reason: What it waits for: ``slots`` or ``kv_blocks``.
         """
         if self.recording:
+            self._close_for_rest(now_s)
             self._open("queue", now_s)
             self._set({"spearhead.queue.depth": depth, "spearhead.queue.reason": reason})
 
     def waits_for(self, reason: str) -> None:
         """Names what a waiting request waits for: ``slots`` or ``kv_blocks``."""
         self._set({"spearhead.queue.reason": reason})
+
+    def rest(self, now_s: float, reason: str) -> None:
+        """A running request waits from now on, for ``reason``."""
+        if self.recording:
+            self._rest = (now_s, reason)
+
+    def resume(self, now_s: float) -> None:
+        """It goes on; a long rest becomes a queue span between two segments."""
+        name = self._segment_name
+        if self._close_for_rest(now_s):
+            self._open(name, now_s)
 
     def prefilling(self, now_s: float) -> None:
         """Known tokens of the request are computed from now on."""
@@ -145,10 +161,28 @@ class RequestTrace:
         """Closes the open segment; a summary goes on the RPC's span."""
         if not self.recording:
             return
+        self._close_for_rest(now_s)
         self._close(now_s)
         self.recording = False
         if isinstance(end, Summary):
             self._server_span.set_attributes(_summary_attributes(end))
+
+    def _close_for_rest(self, now_s: float) -> bool:
+        """Ends the open segment where a rest began, if that was long; a short one stays in it."""
+        rest, self._rest = self._rest, None
+        if rest is None or now_s - rest[0] < LEAST_REST_S or self._segment is None:
+            return False
+        since_s, reason = rest
+        self._close(since_s)
+        record_span(
+            self._tracer,
+            "queue",
+            start_ns=self._clock.unix_ns(since_s),
+            end_ns=self._clock.unix_ns(now_s),
+            parent=self._parent,
+            attributes={"spearhead.queue.reason": reason},
+        )
+        return True
 
     def _open(self, name: str, now_s: float) -> None:
         self._close(now_s)

@@ -1,11 +1,11 @@
 """The target's side of the batch: messages to the verify service, its pages, its connection."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from scheduler_service.batch import ReleaseList
 from scheduler_service.metrics import SchedulerMetrics
-from scheduler_service.peers import VerifyInfo
+from scheduler_service.peers import Target, VerifyInfo
 from scheduler_service.request import Request
 from scheduler_service.step_trace import VERIFY_METHOD, StepTrace
 from scheduler_service.wire import releases
@@ -28,6 +28,7 @@ class Verifying:
         timeout_s: For one step.
 
     Attributes:
+        page_size: Tokens in a KV page of the connection that :meth:`renew` took over.
         free_page_count: Pages that could be allocated when the last step ended.
         variant: The variant that computed the last step.
     """
@@ -40,6 +41,7 @@ class Verifying:
         self._metrics = metrics
         self._timeout_s = timeout_s
         self._session = 0
+        self.page_size = 1
         self.free_page_count = 0
         self.variant = ""
 
@@ -50,8 +52,8 @@ class Verifying:
 
     @property
     def problem(self) -> str:
-        """What is wrong with the service, in words."""
-        return f"{self._link.name} is {self._link.status}"
+        """What is wrong with the service, in words, and for how long."""
+        return f"{self._link.name} is {self._link.status} (for {time.monotonic() - self.since_s:.0f} s)"
 
     @property
     def since_s(self) -> float:
@@ -69,11 +71,6 @@ class Verifying:
         return self._link.session
 
     @property
-    def page_size(self) -> int:
-        """Tokens in a KV page."""
-        return self._link.info.model.kv_page_size if self._link.info else 1
-
-    @property
     def kv_cache_usage(self) -> float:
         """Share of its pages in use, 0..1; 0 while it is away."""
         if self._link.info is None or not self.ready or self._session != self._link.session:
@@ -85,14 +82,24 @@ class Verifying:
         """Whether it is to be told that sequences ended."""
         return self.ready and self._releases.pending(self._link.session)
 
-    def attach(self, requests: Iterable[Request]) -> None:
-        """After a new connection, everything that the service held is gone."""
-        if self._session != self._link.session and self._link.info is not None:
-            self._session = self._link.session
-            self.free_page_count = self._link.info.model.kv_page_count
-            self.variant = self._link.info.variant
-        for request in requests:
-            request.verify.attach(self._session)
+    def renew(self) -> Target | None:
+        """Takes a new connection over, with which everything that the service held is gone.
+
+        Returns:
+            What it serves now; ``None`` = the connection is the one before.
+        """
+        info = self._link.info
+        if self._session == self._link.session or info is None:
+            return None
+        self._session = self._link.session
+        self.page_size = info.model.kv_page_size
+        self.free_page_count = info.model.kv_page_count
+        self.variant = info.variant
+        return info.target
+
+    def attach(self, request: Request) -> None:
+        """Makes the state of a request one about this connection."""
+        request.verify.attach(self._session)
 
     def pages(self, tokens: int) -> int:
         """Pages that hold so many tokens."""

@@ -7,6 +7,11 @@ from collections.abc import Iterable, Sequence
 from scheduler_service.spec import GenerationSpec
 from spearhead.v1 import types_pb2
 
+RETRY_AFTER_S = 1.0
+"""After a worker was lost or found no room, a retry makes sense so soon."""
+RESTART_REASONS = frozenset({types_pb2.ITEM_ERROR_REASON_CACHE_MISS, types_pb2.ITEM_ERROR_REASON_STALE_EPOCH})
+"""Errors after which a worker must be sent the sequence from the start."""
+
 # "I" is 4 bytes on every platform that CPython's wheels of grpcio exist for.
 _UINT32, _FLOAT32 = "I", "f"
 

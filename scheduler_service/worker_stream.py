@@ -1,6 +1,7 @@
 """One bidirectional stream to one worker: a request message out, the reply with its step id back."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import grpc
 from spearhead.errors import DeadlineExceeded, NotReady
 from spearhead.rpc import error_from_rpc
 from spearhead.v1 import types_pb2
+
+_logger = logging.getLogger("spearhead.scheduler")
 
 
 class StepMessage(Protocol):
@@ -140,6 +143,9 @@ class WorkerStream(Generic[RequestT, ReplyT]):
             reason = f"it ended the stream: {code.name} {details or ''}".rstrip()
         except grpc.aio.AioRpcError as error:
             reason = error_from_rpc(error, "it").message
+        except Exception as error:  # Not foreseen: whoever waits must learn of it, and so must the log.
+            _logger.exception("reading from %s failed", self._name)
+            reason = f"reading its replies failed: {error!r}"
         except asyncio.CancelledError:
             pass  # By close(), or with the whole event loop.
         finally:

@@ -34,7 +34,8 @@ class HeldSequence:
 class FakeCache:
     """The sequences of one stream in the pages of one worker.
 
-    Pages of a prefix that was verified stay known by the hash of their tokens; they cost nothing here.
+    Pages of a prefix that was verified stay known by the hash of their tokens. They cost nothing until a
+    sequence finds them; from then on they are its own, and count.
     """
 
     def __init__(self, worker: "FakeWorker") -> None:
@@ -69,6 +70,7 @@ class FakeCache:
         worker.expect(len(tokens) <= worker.context_length, "a sequence beyond the context")
         others = worker.used_pages - (worker.pages(len(old.token_ids)) if old is not None else 0)
         if others + worker.pages(len(tokens)) > worker.page_count:
+            worker.out_of_pages_count += 1
             raise ItemProblem(types_pb2.ITEM_ERROR_REASON_OUT_OF_PAGES, "no free page")
         sequence = HeldSequence(epoch=item.epoch, token_ids=tokens)
         self.sequences[item.sequence_id] = sequence
@@ -100,6 +102,8 @@ class FakeWorker:
         self.eos_token_ids = list(eos_token_ids)
         self.caches: list[FakeCache] = []
         self.connection_count = 0
+        self.out_of_pages_count = 0
+        self.epoch_offset = 0  # Added to the epoch of every result.
         self.prefixes: set[int] = set()
         self.breaches: list[str] = []
         self.requests: list[verify_pb2.StepRequest | draft_pb2.ProposeRequest] = []
@@ -109,7 +113,7 @@ class FakeWorker:
         self.arrived = asyncio.Event()
         self.changed = asyncio.Condition()
         self.item_faults: dict[int, int] = {}  # Count of the item to the ItemErrorReason it gets.
-        self._item_count = 0
+        self.item_count = 0
 
     @property
     def used_pages(self) -> int:
@@ -196,8 +200,8 @@ class FakeWorker:
             self.changed.notify_all()
 
     def fault(self) -> None:
-        self._item_count += 1
-        reason = self.item_faults.pop(self._item_count, None)
+        self.item_count += 1
+        reason = self.item_faults.pop(self.item_count, None)
         if reason is not None:
             raise ItemProblem(reason, f"injected {types_pb2.ItemErrorReason.Name(reason)}")
 
@@ -227,7 +231,8 @@ class FakeVerify(FakeWorker, verify_pb2_grpc.VerifyServiceServicer):
         )
 
     def _result(self, cache: FakeCache, item: verify_pb2.StepItem) -> verify_pb2.StepItemResult:
-        result = verify_pb2.StepItemResult(sequence_id=item.sequence_id, epoch=item.epoch)
+        epoch = item.epoch + self.epoch_offset
+        result = verify_pb2.StepItemResult(sequence_id=item.sequence_id, epoch=epoch)
         try:
             self.fault()
             if item.precision == types_pb2.PRECISION_FULL and not self.has_full_precision:

@@ -5,6 +5,7 @@ from opentelemetry.trace import INVALID_SPAN, NoOpTracer
 from scheduler_service.accounting import Accounting
 from scheduler_service.delivery import OutputChannel
 from scheduler_service.output import OutputAssembler
+from scheduler_service.peers import Target
 from scheduler_service.request import Request
 from scheduler_service.spec import GenerationSpec
 from scheduler_service.tracing import RequestTrace, WallClock
@@ -47,4 +48,5 @@ def make_request(
         accounting=Accounting(float(number) if arrival_s is None else arrival_s),
         trace=RequestTrace(NoOpTracer(), INVALID_SPAN, WallClock()),
         deadline_s=None,
+        target=Target(revision="sha256:1", context_length=4096, page_size=4, page_count=1000),
     )

@@ -1,6 +1,7 @@
 """The spans: one trace a request, one a step, each parent and link right."""
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -228,3 +229,28 @@ async def test_a_lost_step_is_an_error_on_its_spans(
     spans = exporter.get_finished_spans()
     failed = [span.name for span in spans if span.status.status_code is StatusCode.ERROR]
     assert sorted(failed) == ["engine.step", VERIFY]
+
+
+async def test_an_outage_is_a_queue_span_between_two_segments(
+    make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    limits = {"min_reconnect_s": 0.3, "max_reconnect_s": 0.3}
+    async with make_stack(telemetry=telemetry, limits=limits) as stack:
+        stream = await stack.open(stack.request(max_tokens=1000))
+        await stack.verify_server.kill()
+        await stack.wait_workers(lambda: not stack.scheduler.ready)
+        await stack.verify_server.start()
+        await stream.rest()
+    spans = exporter.get_finished_spans()
+    first, outage = named(spans, "queue")
+    assert (first.attributes or {})["spearhead.queue.reason"] == "slots"
+    assert (outage.attributes or {})["spearhead.queue.reason"] == "worker_lost"
+    assert (outage.end_time or 0) - (outage.start_time or 0) > 0.1e9
+    (root,) = named(spans, GENERATE)
+    assert [event.name for event in root.events].count("worker_lost") == 1
+    assert parent_id(outage) == own_id(root)
+    segments = sorted(
+        (span for span in spans if parent_id(span) == own_id(root)), key=lambda span: span.start_time or 0
+    )
+    for before, after in itertools.pairwise(segments):
+        assert (before.end_time or 0) <= (after.start_time or 0)

@@ -10,6 +10,7 @@ import pytest
 from scheduler_service.peers import VerifyPeer
 from scheduler_service.verifying import VerifyLink
 from scheduler_service.worker_link import LinkState, WorkerLink
+from scheduler_service.worker_stream import WorkerStream
 from spearhead.errors import DeadlineExceeded, NotReady
 from spearhead.rpc import TargetConfig
 from spearhead.tokenizer import Tokenizer
@@ -161,3 +162,31 @@ async def test_a_worker_that_comes_late_is_found(socket_folder: Path, tokenizer:
         await harness.state(LinkState.LOST)
         await harness.server.start()
         await harness.state(LinkState.READY)
+
+
+class GarbledCall:
+    """A call whose replies cannot be read, for a reason that nobody foresaw."""
+
+    def __init__(self) -> None:
+        self.written = asyncio.Event()
+
+    async def write(self, message: object) -> None:
+        self.written.set()
+
+    async def read(self) -> object:
+        await self.written.wait()
+        raise ValueError("garbled")
+
+    def cancel(self) -> None:
+        self.written.set()
+
+
+async def test_an_unforeseen_error_of_the_stream_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    stream: WorkerStream[verify_pb2.StepRequest, verify_pb2.StepResponse] = WorkerStream(
+        "verify service", GarbledCall(), on_stale=lambda: None
+    )
+    with pytest.raises(NotReady, match=r"ValueError\('garbled'\)"):
+        await stream.exchange(verify_pb2.StepRequest(step_id=1), 20.0)
+    assert "garbled" in stream.broken
+    assert "reading from verify service failed" in caplog.text
+    await stream.close()
