@@ -40,7 +40,7 @@ class WaitingQueue:
         self._order: list[tuple[float, int, Request]] = []
         self._token_count = 0
         self._length_sum = 0
-        self._finish_interval_s = 0.0
+        self._finish_interval_s: float | None = None
         self._last_finish_s: float | None = None
 
     def __len__(self) -> int:
@@ -103,18 +103,24 @@ class WaitingQueue:
                 del self._order[index]
                 self._token_count -= request.prompt_length
                 self._length_sum -= request.spec.max_length
+                if not self._order:
+                    self._last_finish_s = None  # From here on, nobody waits for the next end.
                 return True
         return False
 
     def observe_finish(self, now_s: float) -> None:
-        """A running request made place."""
+        """A running request made place. Only ends while others wait say how long waiting takes."""
+        if not self._order:
+            return
         if self._last_finish_s is not None:
-            interval = now_s - self._last_finish_s
-            self._finish_interval_s += _RATE_WEIGHT * (interval - self._finish_interval_s)
+            interval_s, known_s = now_s - self._last_finish_s, self._finish_interval_s
+            self._finish_interval_s = (
+                interval_s if known_s is None else known_s + _RATE_WEIGHT * (interval_s - known_s)
+            )
         self._last_finish_s = now_s
 
     def _overloaded(self, problem: str) -> Overloaded:
         # Half the queue's time at the present rate: by then there is room again.
-        retry = 0.5 * self._finish_interval_s * len(self._order)
+        retry = 0.5 * (self._finish_interval_s or 0.0) * len(self._order)
         retry = min(max(retry, _SHORTEST_RETRY_S), _LONGEST_RETRY_S)
         return Overloaded(f"{problem}; try again in {retry:.1f} s", retry_after_s=retry)

@@ -57,6 +57,10 @@ class Batch:
         """How many run."""
         return len(self._running)
 
+    def runs(self, request: Request) -> bool:
+        """Whether the request is in the running batch."""
+        return request.sequence_id in self._running
+
     def get(self, request_id: str) -> Request | None:
         """The living request of that id."""
         return self._by_id.get(request_id)

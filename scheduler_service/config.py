@@ -21,6 +21,17 @@ class ModelSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSection(EndpointConfig):
+    """The public endpoint.
+
+    Attributes:
+        max_message_bytes: As in :class:`EndpointConfig`; smaller, since the longest prompt takes a fraction.
+    """
+
+    max_message_bytes: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySection(PolicyConfig):
     """How steps are planned.
 
@@ -120,7 +131,7 @@ class SchedulerConfig:
     model: ModelSection
     verify: TargetConfig
     draft: TargetConfig | None = None
-    server: EndpointConfig = field(default_factory=EndpointConfig)
+    server: ServerSection = field(default_factory=ServerSection)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     limits: LimitsSection = field(default_factory=LimitsSection)
     policy: PolicySection = field(default_factory=PolicySection)

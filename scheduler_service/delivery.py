@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler_service.accounting import Summary
-from spearhead.errors import Overloaded, SpearheadError
+from spearhead.errors import SlowReader, SpearheadError
 from spearhead.v1 import types_pb2
 
 
@@ -51,11 +51,11 @@ class OutputChannel:
         """Adds output.
 
         Raises:
-            Overloaded: The reader lags by more than the bound; nothing was added.
+            SlowReader: The reader lags by more than the bound; nothing was added.
         """
         delta = self._delta or Delta()
         if len(delta.token_ids) + len(token_ids) > self._max_tokens:
-            raise Overloaded(
+            raise SlowReader(
                 f"the client reads too slowly: {len(delta.token_ids)} tokens wait to be read, "
                 f"at most {self._max_tokens} are kept; read the stream faster or ask for fewer tokens"
             )

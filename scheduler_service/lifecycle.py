@@ -11,7 +11,7 @@ from scheduler_service.planner import Planner
 from scheduler_service.request import NEVER_DRAFTED, Request
 from scheduler_service.step import Progress, StepPart
 from scheduler_service.step_trace import StepTrace
-from spearhead.errors import Cancelled, DeadlineExceeded, Overloaded, SpearheadError
+from spearhead.errors import Cancelled, DeadlineExceeded, SlowReader, SpearheadError
 
 
 class Lifecycle:
@@ -128,11 +128,8 @@ class Lifecycle:
     def finish(self, request: Request, finish: Finish) -> None:
         """The request reached its end."""
         now_s = time.monotonic()
-        if self._waits(request):
-            request.accounting.scheduled(now_s)
-        self._batch.remove(request)
+        self._remove(request, now_s)
         summary = request.summary(now_s, finish)
-        self._forget(request, now_s)
         request.trace.end(now_s, summary)
         request.channel.end(summary)
         self._metrics.finished(summary)
@@ -149,8 +146,7 @@ class Lifecycle:
         if request.ended:
             return
         now_s = time.monotonic()
-        self._batch.remove(request)
-        self._forget(request, now_s)
+        self._remove(request, now_s)
         request.trace.end(now_s, error)
         request.channel.end(error)
         self._metrics.failed(error.reason.lower())
@@ -194,7 +190,7 @@ class Lifecycle:
         )
         try:
             request.channel.put(progress.token_ids[:kept], output.text, progress.logprobs[:kept])
-        except Overloaded as error:
+        except SlowReader as error:
             request.trace.event("client_slow", now_s)
             self.fail(request, error)
             return kept
@@ -208,10 +204,12 @@ class Lifecycle:
         elif request.speculation_inactive and request.wants_drafts:
             request.speculation_inactive = self._drafting.inactive_reason or NEVER_DRAFTED
 
-    def _waits(self, request: Request) -> bool:
-        return any(waiting is request for waiting in self._batch.waiting)
-
-    def _forget(self, request: Request, now_s: float) -> None:
+    def _remove(self, request: Request, now_s: float) -> None:
+        runs = self._batch.runs(request)
+        if not runs:
+            request.accounting.scheduled(now_s)
+        self._batch.remove(request)
         self._drafting.forget(request.sequence_id)
         self._planner.acceptance.release(request.sequence_id)
-        self._batch.waiting.observe_finish(now_s)
+        if runs:
+            self._batch.waiting.observe_finish(now_s)

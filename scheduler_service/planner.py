@@ -53,6 +53,11 @@ class Planner:
         self.acceptance = AcceptanceTracker(acceptance)
 
     @property
+    def keeps_itl(self) -> bool:
+        """Whether a wanted time between tokens has an effect."""
+        return self._table is not None
+
+    @property
     def prediction_ratio(self) -> float:
         """Measured over predicted time of the target's steps."""
         return self._target_correction.ratio

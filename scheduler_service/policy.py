@@ -99,7 +99,7 @@ class _Step:
         least: The least progress: no chunk or one.
         max_rows: Rows of the step.
         page_count: Pages that the decoding sequences need without drafts.
-        budget_s: What the tightest SLO leaves; None = no SLO, or a policy that heeds none.
+        budget_s: What the tightest SLO leaves; None = no SLO, or no table to keep it by.
     """
 
     view: BatchView
@@ -150,7 +150,7 @@ class _Step:
             least=choose_chunks(prompts[:1], room, None)[0] if prompts else [],
             max_rows=max_rows,
             page_count=pages,
-            budget_s=None if static else batch.budget_s,
+            budget_s=batch.budget_s if costs else None,
         )
 
     def plain(self) -> DraftOption | None:
@@ -196,8 +196,7 @@ class _Step:
         reserved_rows = sum(chunk.token_count for chunk in reserved)
         if self.menu is None or self.costs is None:
             room = (self.max_rows - reserved_rows - batch.count) // batch.count
-            wanted = max(min(self.config.static_draft_tokens, room), 0)
-            option = price(batch, self.costs, np.minimum(batch.draft_caps, wanted))
+            option = self._static_drafts(max(min(self.config.static_draft_tokens, room), 0), reserved)
         else:
             limits = DraftLimits(
                 max_rows=self.max_rows,
@@ -215,6 +214,18 @@ class _Step:
             within = np.minimum(option.draft_counts, batch.draft_room(page_size))
             option = price(batch, self.costs, within)
         return option
+
+    def _static_drafts(self, wanted: int, reserved: Sequence[Chunk]) -> DraftOption:
+        """``wanted`` drafts for each sequence, or the most that the tightest SLO leaves time for."""
+        batch = self.batch
+        while True:
+            option = price(batch, self.costs, np.minimum(batch.draft_caps, wanted))
+            if not wanted or self.costs is None or self.budget_s is None:
+                return option
+            step_s = self._verify_s(option, reserved) + self.costs.draft_factor * option.draft_s
+            if step_s + self._hops_s(option) <= self.budget_s:
+                return option
+            wanted -= 1
 
     def finish(
         self, option: DraftOption | None, chunks: Sequence[Chunk], limiting: Limiting, memory: PlanMemory

@@ -210,6 +210,7 @@ class Scheduler:
             default_max_tokens=self._config.limits.default_max_tokens,
             kv_page_size=model.kv_page_size,
             kv_page_count=model.kv_page_count,
+            keeps_itl=self._planner.keeps_itl,
         )
 
     def check_room(self) -> None:

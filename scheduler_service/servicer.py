@@ -25,6 +25,8 @@ from spearhead.tokenizer import SHORT_TEXT, Tokenizer
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 SERVICE = "spearhead.v1.SchedulerService"
+DRAIN_METHODS = frozenset(f"{SERVICE}/{method}" for method in ("Abort", "GetLoad", "GetServerInfo"))
+"""What a draining server still answers: running requests may be watched and ended."""
 
 _FINISH_REASONS = {
     FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,
@@ -46,7 +48,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._scheduler = scheduler
         self._tokenizer = tokenizer
         self._config = config
-        self._arriving: set[str] = set()
+        self._arriving: dict[str, bool] = {}  # Request id to whether it was aborted meanwhile.
 
     async def Generate(  # noqa: N802  # the contract's name
         self, request: scheduler_pb2.GenerateRequest, context: grpc.aio.ServicerContext
@@ -70,6 +72,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         """Ends a request by name."""
         if not request.request_id:
             raise InvalidRequest("request_id is empty; name the request to abort", field="request_id")
+        if request.request_id in self._arriving:
+            self._arriving[request.request_id] = True
+            return scheduler_pb2.AbortResponse(found=True)
         return scheduler_pb2.AbortResponse(found=self._scheduler.abort(request.request_id))
 
     async def GetServerInfo(  # noqa: N802
@@ -118,6 +123,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             request = self._scheduler.submit(
                 spec, arrival_s=arrival_s, deadline_s=deadline_s, server_span=trace.get_current_span()
             )
+            if self._arriving[request_id]:
+                self._scheduler.abort(request_id)
         try:
             await context.write(_started(spec))
             await self._deliver(request, context)
@@ -132,11 +139,11 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 f"a request with request_id {request_id!r} runs already; use another one, or leave it empty",
                 field="request_id",
             )
-        self._arriving.add(request_id)
+        self._arriving[request_id] = False
         try:
             yield
         finally:
-            self._arriving.discard(request_id)
+            del self._arriving[request_id]
 
     async def _intake(self, message: scheduler_pb2.GenerateRequest, request_id: str) -> GenerationSpec:
         limits = self._scheduler.limits()

@@ -5,7 +5,7 @@ import asyncio
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.latency_table import LatencyTable
 from scheduler_service.scheduler import Scheduler
-from scheduler_service.servicer import SERVICE, SchedulerServicer
+from scheduler_service.servicer import DRAIN_METHODS, SERVICE, SchedulerServicer
 from spearhead.rpc import Server, run_until_signal
 from spearhead.telemetry import Telemetry
 from spearhead.tokenizer import Tokenizer
@@ -22,7 +22,9 @@ async def serve(config: SchedulerConfig) -> None:
     table = LatencyTable.load(config.policy.table) if config.policy.table is not None else None
     telemetry = Telemetry.start("scheduler_service", config.telemetry)
     try:
-        server = Server(config.server, service_names=[SERVICE], telemetry=telemetry)
+        server = Server(
+            config.server, service_names=[SERVICE], telemetry=telemetry, drain_methods=DRAIN_METHODS
+        )
         changed = asyncio.Event()
         scheduler = Scheduler(config, tokenizer, telemetry, table=table, on_change=changed.set)
         servicer = SchedulerServicer(scheduler, tokenizer, config)

@@ -19,6 +19,7 @@ MAX_STOP_TOKENS = 64
 MAX_LOGIT_BIASES = 1024
 MAX_LOGPROBS = 20
 MAX_DRAFT_TOKENS = 16
+MAX_CHAT_MESSAGES = 1024
 
 _PRECISIONS: dict[int, Precision] = {
     types_pb2.PRECISION_UNSPECIFIED: "default",
@@ -39,6 +40,7 @@ class RequestLimits:
         default_max_tokens: ``max_tokens`` of a request that names none.
         kv_page_size: Tokens in one KV page of the target.
         kv_page_count: KV pages of the target in all.
+        keeps_itl: Steps are planned with measured latencies, so that a time between tokens can be kept.
     """
 
     vocab_size: int
@@ -48,6 +50,7 @@ class RequestLimits:
     default_max_tokens: int
     kv_page_size: int
     kv_page_count: int
+    keeps_itl: bool = True
 
 
 def check_request(request: scheduler_pb2.GenerateRequest, limits: RequestLimits) -> None:
@@ -75,6 +78,12 @@ def check_request(request: scheduler_pb2.GenerateRequest, limits: RequestLimits)
         value = getattr(request.slo, name)
         if request.slo.HasField(name) and not (math.isfinite(value) and value > 0):
             raise _invalid(f"slo.{name}", f"is {value}; it must be finite and greater than 0")
+    if request.slo.HasField("itl_ms") and not limits.keeps_itl:
+        raise _invalid(
+            "slo.itl_ms",
+            f"is {request.slo.itl_ms:g}, and this server has no measured latencies to keep it by; leave it "
+            'out, or run `spearhead profile`, name its table in policy.table and set policy.kind = "table"',
+        )
     _check_range("priority", request.priority, -100, 100)
 
 
@@ -134,15 +143,18 @@ def _check_input(request: scheduler_pb2.GenerateRequest, limits: RequestLimits) 
     elif kind == "chat":
         if not request.chat.messages:
             raise _invalid("chat.messages", "is empty; it needs at least one message")
+        _check_count("chat.messages", len(request.chat.messages), MAX_CHAT_MESSAGES)
         for index, message in enumerate(request.chat.messages):
             if not message.role:
                 raise _invalid(f"chat.messages[{index}].role", 'is empty; it must be a role such as "user"')
         size = sum(len(message.content.encode()) for message in request.chat.messages)
         _check_prompt_bytes("chat.messages", size, limits)
     else:
-        _check_token_ids("tokens.token_ids", request.tokens.token_ids, limits)
         if not request.tokens.token_ids:
             raise _invalid("tokens.token_ids", "is empty; it needs at least one token")
+        # Before the walk: a list may be far longer than any prompt.
+        _check_room("tokens.token_ids", len(request.tokens.token_ids), limits)
+        _check_token_ids("tokens.token_ids", request.tokens.token_ids, limits)
 
 
 def _check_prompt_bytes(field: str, size: int, limits: RequestLimits) -> None:
@@ -198,16 +210,21 @@ def _check_token_ids(field: str, token_ids: Sequence[int], limits: RequestLimits
         raise _invalid(field, f"contains token id {largest}; the vocabulary has {limits.vocab_size} tokens")
 
 
-def _max_tokens(sampling: scheduler_pb2.SamplingParams, prompt_length: int, limits: RequestLimits) -> int:
-    if prompt_length < 1:
-        raise _invalid("prompt", "has no tokens; it needs at least one")
+def _check_room(field: str, prompt_length: int, limits: RequestLimits) -> int:
     room = limits.context_length - prompt_length
     if room < 1:
         raise _invalid(
-            "prompt",
+            field,
             f"has {prompt_length} tokens; the context has room for {limits.context_length} in all, "
             "at least one of them generated",
         )
+    return room
+
+
+def _max_tokens(sampling: scheduler_pb2.SamplingParams, prompt_length: int, limits: RequestLimits) -> int:
+    if prompt_length < 1:
+        raise _invalid("prompt", "has no tokens; it needs at least one")
+    room = _check_room("prompt", prompt_length, limits)
     if not sampling.HasField("max_tokens"):
         room = min(room, limits.kv_page_count * limits.kv_page_size - prompt_length)
         max_tokens = max(1, min(room, limits.default_max_tokens))

@@ -80,6 +80,10 @@ class Overloaded(SpearheadError):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+class SlowReader(Overloaded):
+    """The client does not read its stream; what was generated for it can be kept no longer."""
+
+
 class NotReady(SpearheadError):
     """Starting, draining, or a worker that is needed is away; retry later."""
 
@@ -126,7 +130,7 @@ _BY_REASON: dict[str, type[SpearheadError]] = {
     cls("").reason: cls
     for cls in (
         SpearheadError, InvalidRequest, SequenceNotFound, RequestExists, CacheMiss, PrecisionUnavailable,
-        ModelMismatch, Overloaded, NotReady, RankFailure, DeadlineExceeded, Cancelled, Unauthenticated,
+        ModelMismatch, Overloaded, SlowReader, NotReady, RankFailure, DeadlineExceeded, Cancelled, Unauthenticated,
     )
 }  # fmt: skip
 

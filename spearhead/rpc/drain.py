@@ -18,8 +18,13 @@ _logger = logging.getLogger("spearhead.rpc")
 class RunningCalls:
     """Counts running calls and refuses new ones while draining. Probes and tools neither count nor wait."""
 
-    def __init__(self) -> None:
-        """Starts with no call running."""
+    def __init__(self, drain_methods: frozenset[str] = frozenset()) -> None:
+        """Starts with no call running.
+
+        Args:
+            drain_methods: ``package.Service/Method`` of calls that are taken while draining too.
+        """
+        self._drain_methods = drain_methods
         self._count = 0
         self._draining = False
         self._idle = asyncio.Event()
@@ -48,7 +53,7 @@ class RunningCalls:
         """Runs the call as a layer of a server."""
         if call.service in UNTRACED_SERVICES:
             return await proceed()
-        if self._draining:
+        if self._draining and call.method not in self._drain_methods:
             raise NotReady(
                 "this server is shutting down and takes no new calls; retry, another one may have taken over",
                 retry_after_s=RETRY_AFTER_S,

@@ -41,6 +41,7 @@ class Server:
     def __init__(
         self, endpoint: EndpointConfig, *, service_names: Sequence[str], telemetry: Telemetry,
         worker_stream_methods: frozenset[str] = WORKER_STREAM_METHODS,
+        drain_methods: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         """Reads certificates and tokens; binds nothing yet.
 
@@ -49,6 +50,7 @@ class Server:
             service_names: Full names of the services that will be added, for health and reflection.
             telemetry: Where spans and metrics go.
             worker_stream_methods: ``package.Service/Method`` of streams without a span for their whole life.
+            drain_methods: ``package.Service/Method`` of short calls that are answered while draining too.
 
         Raises:
             ConfigError: A certificate, key or token file cannot be used.
@@ -57,7 +59,7 @@ class Server:
         self.health_address: str | None = None
         self.health = HealthState(service_names)
         self._endpoint = endpoint
-        self._calls = RunningCalls()
+        self._calls = RunningCalls(drain_methods)
         self._credentials = _credentials(endpoint)
         spans = ServerSpanLayer(
             telemetry, address=lambda: self.address, worker_stream_methods=worker_stream_methods

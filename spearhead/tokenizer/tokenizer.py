@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import tokenizers
 
@@ -37,7 +38,7 @@ class Tokenizer:
         self.hash: str = vocabulary_digest(parts.vocabulary, parts.merges, parts.special_token_ids)
 
     @classmethod
-    def load(cls, path: Path) -> "Tokenizer":
+    def load(cls, path: Path) -> Self:
         """Reads a model folder with ``tokenizer.json``, or a ``.gguf`` file.
 
         Raises:

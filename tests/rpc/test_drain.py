@@ -183,3 +183,15 @@ async def test_probes_are_served_while_draining_and_do_not_count():
     assert await calls(Call(method="grpc.health.v1.Health/Check", metadata={}, context=None), answer) == 0
     with pytest.raises(NotReady):
         await calls(Call(method="a.B/C", metadata={}, context=None), answer)
+
+
+async def test_methods_that_a_drain_allows_are_served_and_counted_while_draining():
+    calls = RunningCalls(frozenset({"a.B/Abort"}))
+    calls.refuse_new()
+
+    async def answer():
+        return calls.count
+
+    assert await calls(Call(method="a.B/Abort", metadata={}, context=None), answer) == 1
+    with pytest.raises(NotReady):
+        await calls(Call(method="a.B/Generate", metadata={}, context=None), answer)

@@ -9,13 +9,19 @@ from typing import Any
 
 import grpc
 
-from scheduler_service.config import LimitsSection, ModelSection, PolicySection, SchedulerConfig
+from scheduler_service.config import (
+    LimitsSection,
+    ModelSection,
+    PolicySection,
+    SchedulerConfig,
+    ServerSection,
+)
 from scheduler_service.latency_table import LatencyTable
 from scheduler_service.scheduler import Scheduler
-from scheduler_service.servicer import SERVICE, SchedulerServicer
+from scheduler_service.servicer import DRAIN_METHODS, SERVICE, SchedulerServicer
 from scheduler_service.validation import RequestLimits, resolve
 from scheduler_service.wire import worker_sampling
-from spearhead.rpc import EndpointConfig, Server, TargetConfig, create_channel
+from spearhead.rpc import Server, TargetConfig, create_channel
 from spearhead.telemetry import Telemetry
 from spearhead.tokenizer import Tokenizer
 from spearhead.v1 import (
@@ -252,9 +258,10 @@ async def run_stack(
     telemetry: Telemetry | None = None,
     table: LatencyTable | None = None,
     wait_ready: bool = True,
+    tokenizer_class: type[Tokenizer] = Tokenizer,
 ) -> AsyncIterator[Stack]:
     """Starts fakes and scheduler; at the end nothing may be left on the workers."""
-    tokenizer = Tokenizer.load(tokenizer_folder)
+    tokenizer = tokenizer_class.load(tokenizer_folder)
     common = {
         "tokenizer_hash": tokenizer.hash,
         "vocab_size": tokenizer.vocab_size,
@@ -274,7 +281,10 @@ async def run_stack(
     workers_changed = asyncio.Event()
     scheduler = Scheduler(config, tokenizer, telemetry, table=table, on_change=workers_changed.set)
     server = Server(
-        EndpointConfig(listen=f"unix:{folder / 's.sock'}"), service_names=[SERVICE], telemetry=telemetry
+        ServerSection(listen=f"unix:{folder / 's.sock'}"),
+        service_names=[SERVICE],
+        telemetry=telemetry,
+        drain_methods=DRAIN_METHODS,
     )
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
         SchedulerServicer(scheduler, tokenizer, config), server.grpc_server

@@ -76,6 +76,21 @@ def test_the_time_to_retry_grows_with_the_queue() -> None:
     assert 0.5 <= retry_after_s(1) < retry_after_s(4) <= retry_after_s(100) == 30.0
 
 
+def test_the_time_to_retry_knows_only_ends_while_somebody_waited() -> None:
+    queue = fill(make_request(1))
+    queue.observe_finish(0.0)
+    queue.observe_finish(2.0)
+    queue.discard(queue.first())
+    queue.observe_finish(1000.0)  # Nobody waited for this one.
+    queue.push(make_request(2), 1.0)
+    queue.observe_finish(5000.0)
+    queue.observe_finish(5002.0)
+    limits = QueueLimits(max_requests=0, max_tokens=1, max_pages=1, page_size=1)
+    with pytest.raises(Overloaded) as caught:
+        queue.check_room(0, limits)
+    assert caught.value.retry_after_s == pytest.approx(1.0)
+
+
 @given(st.lists(st.tuples(st.integers(-100, 100), st.floats(0, 100), st.booleans()), max_size=20))
 def test_the_queue_keeps_order_and_books(entries: list[tuple[int, float, bool]]) -> None:
     requests = [

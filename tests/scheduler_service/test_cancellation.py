@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import random
+import threading
 
 import grpc
 import pytest
 
-from spearhead.errors import DeadlineExceeded, Overloaded, SpearheadError
+from spearhead.errors import DeadlineExceeded, SlowReader, SpearheadError
 from spearhead.rpc import TargetConfig, create_channel, error_from_rpc
+from spearhead.tokenizer import Tokenizer
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc
 from tests.scheduler_service.conftest import StackFactory
 from tests.scheduler_service.stack import Stack, Stream
@@ -79,6 +81,33 @@ async def test_abort_shows_the_text_that_was_held_back(stack: Stack) -> None:
     assert answer.text == stack.tokenizer.decode(answer.token_ids)
 
 
+class GatedTokenizer(Tokenizer):
+    """Takes its time with long prompts."""
+
+    tokenising, gate = threading.Event(), threading.Event()
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        if len(text) > 999:
+            self.tokenising.set()
+            assert self.gate.wait(20)
+        return super().encode(text, add_special_tokens)
+
+
+async def test_an_abort_that_comes_while_the_prompt_is_tokenised_counts(make_stack: StackFactory) -> None:
+    async with make_stack(tokenizer_class=GatedTokenizer) as stack:
+        request = stack.request("x" * 1000, request_id="mine", max_tokens=3000)
+        stream = Stream(stack.stub.Generate(request))
+        first = asyncio.create_task(stream.next("started"))
+        assert await asyncio.to_thread(GatedTokenizer.tokenising.wait, 20)
+        assert (await stack.stub.Abort(scheduler_pb2.AbortRequest(request_id="mine"))).found
+        GatedTokenizer.gate.set()
+        await first
+        answer = await stream.rest()
+        assert answer.finished.reason == scheduler_pb2.FINISH_REASON_ABORT
+        assert answer.token_ids == []
+        await stack.idle()
+
+
 async def test_abort_ends_a_waiting_request(make_stack: StackFactory) -> None:
     async with make_stack(limits={"max_running_requests": 1}) as stack:
         running = await stack.open(stack.request(max_tokens=3000))
@@ -146,9 +175,10 @@ async def test_a_reader_that_never_reads_ends_alone(make_stack: StackFactory) ->
             await stack.scheduler_empty()
             await stack.verify.wait_empty()
             error = await read_to_failure(stalled)
-            assert isinstance(error, Overloaded)
+            assert isinstance(error, SlowReader)
+            assert error.code == grpc.StatusCode.RESOURCE_EXHAUSTED
             assert "reads too slowly" in error.message
-        assert stack.metric("request_failure_total", reason="overloaded") == 1
+        assert stack.metric("request_failure_total", reason="slow_reader") == 1
         await stack.idle()
 
 

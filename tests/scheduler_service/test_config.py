@@ -34,6 +34,12 @@ def test_a_bad_value_is_refused_by_name(override: str, words: str) -> None:
         load(SchedulerConfig, None, [*NEEDED, override])
 
 
+def test_the_front_door_takes_smaller_messages_than_the_workers() -> None:
+    config = load(SchedulerConfig, None, [*NEEDED, "server.listen=127.0.0.1:0"])
+    assert config.server.max_message_bytes == 8 << 20
+    assert config.verify.max_message_bytes == 64 << 20
+
+
 def test_speculation_can_be_switched_off_for_the_server() -> None:
     assert load(SchedulerConfig, None, [*NEEDED, "limits.max_draft_tokens=0"]).limits.max_draft_tokens == 0
 

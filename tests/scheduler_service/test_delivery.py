@@ -5,7 +5,7 @@ import pytest
 from scheduler_service.accounting import Accounting, Summary
 from scheduler_service.delivery import Delta, OutputChannel
 from scheduler_service.output import Finish, FinishReason
-from spearhead.errors import NotReady, Overloaded
+from spearhead.errors import NotReady, SlowReader
 
 
 def summary() -> Summary:
@@ -60,6 +60,6 @@ async def test_only_the_first_end_counts() -> None:
 async def test_a_reader_that_lags_too_far_is_refused_and_nothing_is_added() -> None:
     channel = OutputChannel(3)
     channel.put([1, 2], "ab")
-    with pytest.raises(Overloaded, match=r"2 tokens wait.*at most 3"):
+    with pytest.raises(SlowReader, match=r"2 tokens wait.*at most 3"):
         channel.put([3, 4], "cd")
     assert await channel.take() == Delta(token_ids=[1, 2], texts=["ab"])

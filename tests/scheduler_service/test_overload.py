@@ -128,6 +128,7 @@ async def test_a_request_without_id_gets_one(stack: Stack) -> None:
         ({"precision": 99}, "precision"),
         ({"max_tokens": 5000}, "sampling.max_tokens"),
         ({"request_id": "x" * 200}, "request_id"),
+        ({"slo": {"itl_ms": 20.0}}, "slo.itl_ms"),
     ],
 )
 async def test_a_bad_request_is_refused_with_its_field(
@@ -144,6 +145,7 @@ async def test_a_bad_request_is_refused_with_its_field(
 async def test_a_prompt_of_five_megabytes_is_refused(stack: Stack) -> None:
     error = await refused(stack, stack.request("x" * (5 << 20)))
     assert isinstance(error, InvalidRequest)
+    assert error.code == grpc.StatusCode.INVALID_ARGUMENT
     assert str(5 << 20) in error.message
 
 

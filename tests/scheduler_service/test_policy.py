@@ -440,7 +440,10 @@ def test_static_needs_no_table_and_plans_the_same_without(view: BatchView, confi
     config = dataclasses.replace(config, kind="static")
     step = plan(view, None, config)
     assert step.predicted_s is step.predicted_draft_s is step.budget_s is None
-    assert step.sequences == plan(view, memory_bound(), config).sequences
+    without_slos = dataclasses.replace(
+        view, sequences=tuple(sequence._replace(itl_slo_s=None) for sequence in view.sequences)
+    )
+    assert step.sequences == plan(without_slos, memory_bound(), config).sequences
 
 
 def test_static_gives_fixed_drafts_and_the_rest_of_its_budget() -> None:
@@ -451,14 +454,23 @@ def test_static_gives_fixed_drafts_and_the_rest_of_its_budget() -> None:
     assert [tuple(planned) for planned in step.sequences] == [(1, 1, 3), (2, 1, 2), (3, 240, 0)]
 
 
-def test_static_breaks_an_slo_that_the_table_keeps() -> None:
+def test_static_keeps_an_slo_where_there_is_a_table() -> None:
     view = batch(*(decode(i, itl_slo_s=0.016) for i in range(8)), prompt(9, 4000))
-    kept = plan(view, memory_bound(), PolicyConfig())
-    broken = plan(view, memory_bound(), PolicyConfig(kind="static"))
+    kept = plan(view, memory_bound(), PolicyConfig(kind="static"))
+    blind = plan(view, None, PolicyConfig(kind="static"))
     assert kept.predicted_s is not None
-    assert broken.predicted_s is not None
-    assert kept.predicted_s <= 0.016 < broken.predicted_s
-    assert kept.sequences[-1].compute_token_count > 0
+    assert kept.predicted_s <= 0.016
+    assert 0 < kept.sequences[-1].compute_token_count < blind.sequences[-1].compute_token_count
+
+
+def test_static_gives_fewer_drafts_where_an_slo_leaves_no_time() -> None:
+    def drafts(itl_slo_s: float | None) -> int:
+        view = batch(decode(1, max_draft_tokens=8, itl_slo_s=itl_slo_s))
+        config = PolicyConfig(kind="static", static_draft_tokens=4)
+        return plan(view, compute_bound(), config).sequences[0].draft_token_count
+
+    assert drafts(None) == 4
+    assert [drafts(slo_s) for slo_s in (1.0, 0.005, 0.0001)] == [4, 1, 0]
 
 
 @pytest.mark.parametrize("kind", ["table", "linear"])

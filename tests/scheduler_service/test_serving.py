@@ -125,6 +125,31 @@ async def test_a_signal_lets_running_requests_finish(
     await verify.worker.wait_empty()
 
 
+async def test_while_draining_requests_may_be_watched_and_ended(
+    socket_folder: Path, tokenizer_folder: Path, verify: WorkerServer
+) -> None:
+    await verify.start()
+    async with start(socket_folder, tokenizer_folder) as scheduler:
+        await scheduler.wait_health("readiness", SERVING)
+        verify.worker.gate.clear()
+        message = request(500)
+        message.request_id = "mine"
+        stream = Stream(scheduler.stub.Generate(message))
+        await stream.next("started")
+        assert not (await scheduler.stub.GetLoad(scheduler_pb2.GetLoadRequest())).draining
+        scheduler.process.send_signal(signal.SIGTERM)
+        await scheduler.wait_health("readiness", NOT_SERVING)
+        assert (await scheduler.stub.GetLoad(scheduler_pb2.GetLoadRequest())).draining
+        assert (await scheduler.stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest())).version
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await Stream(scheduler.stub.Generate(request(1))).rest()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert (await scheduler.stub.Abort(scheduler_pb2.AbortRequest(request_id="mine"))).found
+        assert (await stream.rest()).finished.reason == scheduler_pb2.FINISH_REASON_ABORT
+        assert await scheduler.process.wait() == 0
+        verify.worker.gate.set()
+
+
 async def failure(folder: Path, tokenizer_folder: Path, *overrides: str) -> str:
     """What a scheduler that cannot start says."""
     async with start(folder, tokenizer_folder, *overrides) as scheduler:

@@ -1,5 +1,5 @@
+import dataclasses
 import math
-import time
 from typing import Any
 
 import pytest
@@ -211,8 +211,27 @@ def test_a_request_that_no_pages_could_ever_hold_is_refused() -> None:
     assert resolve(request(), range(5), limits, request_id="id", random_seed=0).max_tokens == 7
 
 
-def test_a_huge_prompt_is_refused_without_reading_it() -> None:
-    message = request("x" * (5 << 20))
-    start = time.perf_counter()
-    refusal(message)
-    assert time.perf_counter() - start < 1.0
+def test_a_huge_prompt_is_refused_with_its_size() -> None:
+    assert str(5 << 20) in refusal(request("x" * (5 << 20))).message
+
+
+def test_a_token_list_beyond_the_context_is_refused_before_its_ids_are_read() -> None:
+    error = refusal(scheduler_pb2.GenerateRequest(tokens={"token_ids": [10**6] * 64}))
+    assert error.field == "tokens.token_ids"
+    assert "64 tokens" in error.message
+
+
+def test_too_many_chat_messages_are_refused() -> None:
+    turns = [{"role": "user", "content": ""}] * 1025
+    error = refusal(scheduler_pb2.GenerateRequest(chat={"messages": turns}))
+    assert error.field == "chat.messages"
+    assert "1025" in error.message
+    assert "1024" in error.message
+
+
+def test_a_time_between_tokens_is_refused_where_nothing_could_keep_it() -> None:
+    limits = dataclasses.replace(LIMITS, keeps_itl=False)
+    error = refusal(request(slo={"itl_ms": 20.0}), limits)
+    assert error.field == "slo.itl_ms"
+    assert 'policy.kind = "table"' in error.message
+    check_request(request(slo={"ttft_ms": 500.0}), limits)
