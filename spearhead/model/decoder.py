@@ -5,6 +5,8 @@ sequence, and one forward pass serves all their rows. Weights are an argument, s
 model share the decoder and the layout of the cache.
 """
 
+import bisect
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,17 +24,36 @@ from spearhead.model.weights import LayerWeights, LinearWeights, ModelWeights
 MAX_ROWS = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the buckets are cached in the instance
 class RowBlocks:
-    """Row counts are padded to multiples of these, so that results do not depend on the row count.
+    """How row counts are padded, so that results do not depend on them (:mod:`spearhead.model.invariance`).
 
     Attributes:
-        linear: For projections; found by :mod:`spearhead.model.invariance`.
-        attention: For the products inside attention.
+        linear: Smallest row count of a projection.
+        attention: Row counts of the products inside attention are multiples of this.
     """
 
     linear: int = 1
     attention: int = 4
+
+    @functools.cached_property
+    def buckets(self) -> tuple[int, ...]:
+        """The row counts of projections, rising to ``MAX_ROWS``.
+
+        Few, since the matrix library compiles code for each: one to four milliseconds, and half a megabyte a
+        matrix, at the first use of each count.
+        """
+        steps = ((16, 1), (64, 8), (256, 32), (MAX_ROWS, 64))
+        counts: list[int] = [self.linear]
+        for last, step in steps:
+            step = max(step, self.linear)
+            counts += range(counts[-1] + step - counts[-1] % step, last + 1, step)
+        return tuple(counts)
+
+    def padded(self, count: int) -> int:
+        """The row count that ``count`` rows are padded to; beyond ``MAX_ROWS`` it is computed in parts."""
+        whole, rest = divmod(count, MAX_ROWS)
+        return whole * MAX_ROWS + (self.buckets[bisect.bisect_left(self.buckets, rest)] if rest else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +142,7 @@ class Decoder:
 
     def _prepare(self, segments: Sequence[Segment], row_count: int) -> _Step:
         size = self.storage.page_size
-        padding = -row_count % self.row_blocks.linear
+        padding = self.row_blocks.padded(row_count) - row_count
         positions = [p for s in segments for p in range(s.start, s.start + s.count)]
         slots = [
             s.pages[p // size] * size + p % size for s in segments for p in range(s.start, s.start + s.count)
@@ -182,7 +203,7 @@ class Decoder:
         return output
 
     def _logits(self, weights: ModelWeights, hidden: Tensor, logit_rows: Sequence[int]) -> Tensor:
-        padding = -len(logit_rows) % self.row_blocks.linear
+        padding = self.row_blocks.padded(len(logit_rows)) - len(logit_rows)
         rows = torch.tensor([*logit_rows, *[0] * padding], dtype=torch.int64, device=self._device)
         normed = rms_norm(hidden[rows], weights.final_norm, self.config.rms_norm_eps)
         return linear(normed, weights.head)[: len(logit_rows)].float().cpu()

@@ -110,8 +110,7 @@ def _linear_invariant(matrix: Tensor, block: int) -> bool:
     tried = min(max(_PROBE_RESULTS // matrix.shape[0] // block, 4), _MOST_WINDOWS) * block
     rows = torch.randn(max(tried, MAX_ROWS), matrix.shape[1], generator=generator).to(matrix.dtype)
     expected = torch.cat([linear(part, matrix) for part in torch.split(rows, MAX_ROWS)])
-    counts = {block * factor for factor in (2, 3, 4, 5, 7, 8, 11, 16)} | {64, 96, 160, 256, 384}
-    windows = [(0, count) for count in sorted(counts) if count <= MAX_ROWS]
+    windows = [(0, count) for count in RowBlocks(linear=block).buckets]
     windows += [(start, start + block) for start in range(0, tried, block)]
     return all(
         torch.equal(linear(rows[start:end].clone(), matrix), expected[start:end]) for start, end in windows

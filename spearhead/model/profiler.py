@@ -73,9 +73,10 @@ def profile_engine(
     longest = engine.context_length - row_counts[-1]
     lengths = sorted({c for c in contexts or _DEFAULT_CONTEXTS if c <= longest} or {max(longest, 1)})
     entries: list[Latency] = []
+    padded = decoder.row_blocks.padded
     for source in (
-        _linears(weights, row_counts),
-        _heads(weights, row_counts),
+        _linears(weights, row_counts, padded),
+        _heads(weights, row_counts, padded),
         _attentions(decoder, sorted({1, *row_counts}), lengths),
         _overheads(engine, variant, entries, row_counts),
     ):
@@ -85,7 +86,9 @@ def profile_engine(
     return entries
 
 
-def _linears(weights: ModelWeights, row_counts: Sequence[int]) -> Iterator[Latency]:
+def _linears(
+    weights: ModelWeights, row_counts: Sequence[int], padded: Callable[[int], int]
+) -> Iterator[Latency]:
     kinds: dict[tuple[int, int, int], list[LinearWeights]] = {}
     for layer in weights.layers:
         for part in (layer.qkv, layer.output, layer.gate_up, layer.down):
@@ -93,7 +96,7 @@ def _linears(weights: ModelWeights, row_counts: Sequence[int]) -> Iterator[Laten
             kinds.setdefault((*part.weight.shape, rank), []).append(part)
     for (n, k, rank), parts in kinds.items():
         for rows in row_counts:
-            x = torch.randn(rows, k).to(parts[0].weight.dtype)
+            x = torch.randn(padded(rows), k).to(parts[0].weight.dtype)
             # Every layer's own weights in turn, so that no cache holds what a real step would have to read.
             median_us = _median_us([partial(linear, x, part) for part in parts])
             yield Latency(
@@ -101,10 +104,12 @@ def _linears(weights: ModelWeights, row_counts: Sequence[int]) -> Iterator[Laten
             )
 
 
-def _heads(weights: ModelWeights, row_counts: Sequence[int]) -> Iterator[Latency]:
+def _heads(
+    weights: ModelWeights, row_counts: Sequence[int], padded: Callable[[int], int]
+) -> Iterator[Latency]:
     n, k = weights.head.weight.shape
     for rows in row_counts:
-        x = torch.randn(rows, k).to(weights.head.weight.dtype)
+        x = torch.randn(padded(rows), k).to(weights.head.weight.dtype)
         median_us = _median_us([partial(linear, x, weights.head)])
         yield Latency(op="head", n=n, k=k, rows=rows, calls_per_forward=1, median_us=median_us)
 
