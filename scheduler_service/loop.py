@@ -197,8 +197,11 @@ class Loop:
         return self._drafting.can_draft_for(request) and self._drafting.lag(request) <= self._max_draft_lag
 
     def _catch_up(self, plan: StepPlan, by_id: Mapping[int, Request], row_count: int) -> None:
-        """Brings the drafter up to date beside the target's step, where drafts are wanted or soon will be."""
-        ahead = self._planner.drafts_pay or not any(by_id[p.sequence_id].decoding for p in plan.sequences)
+        """Brings the drafter up to date beside the target's step, where drafts are wanted or soon will be.
+
+        While drafts do not pay, prompts are left alone: on a shared processor the drafter would only slow the
+        target down. When they pay again, the plan asks for drafts and the sequences catch up then.
+        """
         lagging = []
         for planned in plan.sequences:
             request = by_id[planned.sequence_id]
@@ -206,7 +209,7 @@ class Loop:
                 continue
             lag = self._drafting.lag(request)
             if (planned.draft_token_count and lag > self._max_draft_lag) or (
-                ahead and lag and not request.decoding
+                self._planner.drafts_pay and lag and not request.decoding
             ):
                 lagging.append(request)
         lagging.sort(key=lambda request: not request.decoding)
