@@ -33,31 +33,41 @@ def make_provider(
     name = os.environ.get("OTEL_SERVICE_NAME") or service_name
     provider = TracerProvider(
         resource=Resource.create({"service.name": name}),
-        sampler=_sampler(sample_ratio),
+        sampler=None
+        if os.environ.get("OTEL_TRACES_SAMPLER")
+        else ParentBased(TraceIdRatioBased(sample_ratio)),
         span_limits=SPAN_LIMITS,
         shutdown_on_exit=False,  # its atexit hook may block for 30 s
     )
+    # Without one of ours, the SDK has read the variable and its argument.
+    provider.sampler = _MembersFirst(provider.sampler)
     for processor in processors:
         provider.add_span_processor(processor)
     return provider
 
 
-def _sampler(sample_ratio: float) -> Sampler | None:
-    if os.environ.get("OTEL_TRACES_SAMPLER"):
-        return None  # the SDK reads the variable and its argument
-    return ParentBased(_MembersFirst(sample_ratio))
+class _MembersFirst(Sampler):
+    """Records a root that says that it has recorded members, and all below it here; asks about the others."""
 
-
-class _MembersFirst(TraceIdRatioBased):
-    """Records a root that says that it has recorded members, whatever the ratio; a share of the others."""
+    def __init__(self, others: Sampler) -> None:
+        self._others = others
 
     def should_sample(  # type: ignore[no-untyped-def]
         self, parent_context, trace_id, name, kind=None, attributes=None, links=None, trace_state=None
     ) -> SamplingResult:
-        """Decides for one root span; arguments as in the SDK."""
-        if attributes and attributes.get(HAS_RECORDED_MEMBERS):
-            return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
-        return super().should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
+        """Decides for one span; arguments as in the SDK."""
+        parent = trace.get_current_span(parent_context).get_span_context()
+        # A sampler that asks no parent would cut spans out of the middle of a trace that is recorded.
+        below = parent.is_valid and not parent.is_remote and parent.trace_flags.sampled
+        if below or (attributes and attributes.get(HAS_RECORDED_MEMBERS)):
+            return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, parent.trace_state)
+        return self._others.should_sample(
+            parent_context, trace_id, name, kind, attributes, links, trace_state
+        )
+
+    def get_description(self) -> str:
+        """Names the sampler, for people."""
+        return f"MembersFirst{{{self._others.get_description()}}}"
 
 
 def record_span(

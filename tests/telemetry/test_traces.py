@@ -75,6 +75,20 @@ def test_nothing_is_recorded_without_a_recording_tracer():
     assert traceparent_of(record_span(NoOpTracer(), "step", start_ns=1, end_ns=2)) == ""
 
 
+@pytest.mark.parametrize("sampler", ["always_off", "parentbased_always_off", "traceidratio"])
+def test_the_environments_sampler_decides_about_all_but_steps_of_recorded_requests(
+    exporter, monkeypatch, sampler
+):
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.0")
+    tracer = make_provider("test", 1.0, [SimpleSpanProcessor(exporter)]).get_tracer("test")
+    tracer.start_span("unrelated").end()
+    step = tracer.start_span("engine.step", attributes={HAS_RECORDED_MEMBERS: True})
+    tracer.start_span("schedule", context=trace.set_span_in_context(step)).end()
+    step.end()
+    assert [span.name for span in exporter.get_finished_spans()] == ["schedule", "engine.step"]
+
+
 def test_a_root_with_recorded_members_is_recorded_whatever_the_ratio(exporter):
     tracer = make_provider("test", 0.0, [SimpleSpanProcessor(exporter)]).get_tracer("test")
     tracer.start_span("unrelated").end()
