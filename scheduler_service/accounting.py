@@ -37,7 +37,8 @@ class Summary:
         drafted_tokens: Draft tokens verified.
         accepted_tokens: Of these, kept in the output.
         rounds: Steps that committed at least one token.
-        speculation_inactive: Why no drafter worked for this request; empty = one did.
+        speculation_active: At least one round had drafts.
+        speculation_inactive: Why no drafter worked for it, or for some rounds of it; empty = one did.
         e2e_s: Arrival to end.
         time_to_first_token_s: Arrival to the first token; ``None`` = there was none.
         queue_s: Waiting to be scheduled, or running while no step could take it along.
@@ -56,6 +57,7 @@ class Summary:
     drafted_tokens: int
     accepted_tokens: int
     rounds: int
+    speculation_active: bool
     speculation_inactive: str
     e2e_s: float
     time_to_first_token_s: float | None
@@ -126,7 +128,7 @@ class Accounting:
         self._network_s += times.network_s
         self._scheduler_s += max(0.0, self._elapse(now_s) - times.total_s)
 
-    def committed(self, now_s: float, *, kept: int, drafted: int, accepted: int) -> None:
+    def committed(self, now_s: float, *, kept: int, drafted: int, accepted: int) -> int:
         """Counts a verification that committed tokens.
 
         Args:
@@ -134,15 +136,20 @@ class Accounting:
             kept: Tokens that became output, at least 1; fewer than committed when the output ends within.
             drafted: Drafts that were verified.
             accepted: Drafts that the target agreed with.
+
+        Returns:
+            Of the accepted drafts, those that count.
         """
         self.rounds += 1
         self.drafted_tokens += drafted
         # Of a run that the end of the output cuts, the last kept token counts as the target's own, so
         # that accepted + rounds is the number of tokens of the output.
-        self.accepted_tokens += min(accepted, kept - 1)
+        counted = min(accepted, kept - 1)
+        self.accepted_tokens += counted
         if self.first_token_s is None:
             self.first_token_s = now_s
         self.last_token_s = now_s
+        return counted
 
     def preempted(self) -> None:
         """Counts a preemption; from the last step on the request waits."""
@@ -155,6 +162,7 @@ class Accounting:
         *,
         prompt_tokens: int,
         completion_tokens: int,
+        speculation_active: bool,
         speculation_inactive: str,
     ) -> Summary:
         """Closes the books."""
@@ -169,6 +177,7 @@ class Accounting:
             drafted_tokens=self.drafted_tokens,
             accepted_tokens=self.accepted_tokens,
             rounds=self.rounds,
+            speculation_active=speculation_active,
             speculation_inactive=speculation_inactive,
             e2e_s=now_s - self.arrival_s,
             time_to_first_token_s=None if first is None else first - self.arrival_s,

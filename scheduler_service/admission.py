@@ -85,12 +85,14 @@ class WaitingQueue:
                 f"waiting requests would need {pages} KV pages, at most {limits.max_pages} may"
             )
 
-    def push(self, request: Request, aging_s: float) -> None:
-        """Lets a request wait."""
-        key = request.accounting.arrival_s - request.spec.priority * aging_s
-        bisect.insort(self._order, (key, request.sequence_id, request), key=lambda entry: entry[:2])
+    def push(self, request: Request, aging_s: float) -> int:
+        """Lets a request wait; returns how many are before it."""
+        key = (request.accounting.arrival_s - request.spec.priority * aging_s, request.sequence_id)
+        position = bisect.bisect(self._order, key, key=lambda entry: entry[:2])
+        self._order.insert(position, (*key, request))
         self._token_count += request.prompt_length
         self._length_sum += request.spec.max_length
+        return position
 
     def first(self) -> Request:
         """The next one to run."""

@@ -109,6 +109,6 @@ class Applier:
             {
                 "tokens": kept or part.compute_token_count,
                 "drafted": len(part.draft_token_ids),
-                "accepted": progress.accepted,
+                "accepted": min(progress.accepted, max(kept - 1, 0)),
             },
         )

@@ -65,8 +65,8 @@ class Batch:
         """The living request of that id."""
         return self._by_id.get(request_id)
 
-    def add(self, request: Request, aging_s: float) -> None:
-        """Lets a new request wait.
+    def add(self, request: Request, aging_s: float) -> int:
+        """Lets a new request wait; returns how many are before it.
 
         Raises:
             RequestExists: Its id is taken.
@@ -76,7 +76,7 @@ class Batch:
                 f"request {request.request_id!r} is running; use another request_id, or leave it empty"
             )
         self._by_id[request.request_id] = request
-        self.waiting.push(request, aging_s)
+        return self.waiting.push(request, aging_s)
 
     def start(self, request: Request) -> None:
         """Moves a waiting request into the running batch."""
@@ -84,13 +84,17 @@ class Batch:
         assert waited
         self._running[request.sequence_id] = request
 
-    def preempt(self, request: Request, aging_s: float) -> None:
-        """Moves a running request back to the queue, where it keeps its age, and frees its pages."""
+    def preempt(self, request: Request, aging_s: float) -> int:
+        """Moves a running request back to the queue, where it keeps its age, and frees its pages.
+
+        Returns:
+            How many wait before it.
+        """
         del self._running[request.sequence_id]
         self._release(request)
         request.verify.restart()
         request.draft.restart()
-        self.waiting.push(request, aging_s)
+        return self.waiting.push(request, aging_s)
 
     def remove(self, request: Request) -> None:
         """Takes a request out and frees its pages."""

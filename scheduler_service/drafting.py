@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from scheduler_service.batch import ReleaseList
 from scheduler_service.draft_patience import DraftPatience
@@ -151,7 +151,12 @@ class Drafting:
         if proposal is not None and not part.request.ended:
             part.request.draft.computed_length = min(proposal.computed_length, part.known_length + accepted)
 
-    def start_catch_up(self, wanted: Iterable[Request], token_budget: int, trace: StepTrace) -> None:
+    def start_catch_up(
+        self,
+        wanted: Iterable[Request],
+        token_budget: int,
+        make_trace: Callable[[Sequence[Request]], StepTrace],
+    ) -> None:
         """Lets the drafter compute known tokens beside the target's step, without waiting for it.
 
         Does nothing while an earlier one is under way. Tells the drafter of ended sequences too.
@@ -159,7 +164,7 @@ class Drafting:
         Args:
             wanted: Requests whose tokens it lacks, most urgent first.
             token_budget: Most tokens in all.
-            trace: The spans of the message.
+            make_trace: Makes the spans of the message, when there is one.
         """
         if self._background is not None:
             return
@@ -172,6 +177,7 @@ class Drafting:
             token_budget -= missing
         if members or self.releases_pending:
             self._catching_up = {request.sequence_id for request, _, _ in members}
+            trace = make_trace([request for request, _, _ in members])
             self._background = asyncio.create_task(self._catch_up(members, trace))
 
     async def send_releases(self, trace: StepTrace) -> None:

@@ -8,7 +8,7 @@ from scheduler_service.drafting import Drafting
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.output import Finish, FinishReason
 from scheduler_service.planner import Planner
-from scheduler_service.request import NEVER_DRAFTED, Request
+from scheduler_service.request import Request
 from scheduler_service.step import Progress, StepPart
 from scheduler_service.step_trace import StepTrace
 from spearhead.errors import Cancelled, DeadlineExceeded, SlowReader, SpearheadError
@@ -41,9 +41,9 @@ class Lifecycle:
             RequestExists: Its id is taken.
         """
         depth, now_s = len(self._batch.waiting), time.monotonic()
-        self._batch.add(request, self._aging_s)
+        position = self._batch.add(request, self._aging_s)
         request.accounting.accepted_by_server(now_s)
-        request.trace.queued(now_s, depth=depth, reason="slots")
+        request.trace.queued(now_s, depth=depth, position=position, reason="slots")
 
     def start(self, request: Request, now_s: float) -> None:
         """A waiting request runs."""
@@ -52,7 +52,9 @@ class Lifecycle:
         request.accounting.scheduled(now_s)
         request.trace.prefilling(now_s)
         if first:
-            self._metrics.started(request.prompt_length, request.accounting.queue_s)
+            self._metrics.started(
+                request.prompt_length, request.accounting.queue_s, trace_id=request.trace.trace_id
+            )
 
     def rest(self, request: Request, now_s: float, reason: str) -> None:
         """No step computes anything for a running request until :meth:`resume`.
@@ -78,10 +80,10 @@ class Lifecycle:
         """A running request makes place and is computed again later."""
         now_s = time.monotonic()
         depth = len(self._batch.waiting)
-        self._batch.preempt(request, self._aging_s)
+        position = self._batch.preempt(request, self._aging_s)
         request.accounting.preempted()
         request.trace.event("preempted", now_s)
-        request.trace.queued(now_s, depth=depth, reason="kv_blocks")
+        request.trace.queued(now_s, depth=depth, position=position, reason="kv_blocks")
         self._metrics.preempted()
 
     def advance(
@@ -120,7 +122,9 @@ class Lifecycle:
             )
             if part.committed_length == 0 and not request.accounting.rounds:
                 # At least one token of a prompt is always computed.
-                request.accounting.cached_tokens = min(progress.cached_token_count, request.prompt_length - 1)
+                cached = min(progress.cached_token_count, request.prompt_length - 1)
+                request.accounting.cached_tokens = cached
+                self._metrics.prefix_cache(queried=request.prompt_length, found=cached)
         if not progress.token_ids:
             return 0
         return self._commit(part, progress, step_id, start_s, now_s)
@@ -132,7 +136,7 @@ class Lifecycle:
         summary = request.summary(now_s, finish)
         request.trace.end(now_s, summary)
         request.channel.end(summary)
-        self._metrics.finished(summary)
+        self._metrics.finished(summary, trace_id=request.trace.trace_id)
 
     def abort(self, request: Request) -> None:
         """The client ended the request by name; it gets what is there, and a proper end."""
@@ -147,9 +151,10 @@ class Lifecycle:
             return
         now_s = time.monotonic()
         self._remove(request, now_s)
-        request.trace.end(now_s, error)
+        summary = request.summary(now_s, Finish(reason=FinishReason.ERROR))
+        request.trace.end(now_s, summary)
         request.channel.end(error)
-        self._metrics.failed(error.reason.lower())
+        self._metrics.failed(error.reason.lower(), summary, trace_id=request.trace.trace_id)
 
     def cancel(self, request: Request) -> None:
         """Nobody wants the rest of the request."""
@@ -166,26 +171,29 @@ class Lifecycle:
         output = request.output.push(progress.token_ids)
         kept = output.kept_count
         request.token_ids.extend(progress.token_ids[:kept])
-        accounting.committed(now_s, kept=kept, drafted=drafted, accepted=progress.accepted)
-        self._note_speculation(request, drafted)
+        accepted = accounting.committed(now_s, kept=kept, drafted=drafted, accepted=progress.accepted)
+        request.speculation.round(
+            accounting.rounds, drafted=drafted, problem="" if drafted else self._drafting.inactive_reason
+        )
         self._planner.acceptance.observe(
             request.sequence_id, drafted=drafted, accepted=progress.accepted, step=step_id
         )
         self._metrics.round(
             kept=kept,
             drafted=drafted,
-            accepted=min(progress.accepted, kept - 1),
+            accepted=accepted,
             since_last_s=None if last_s is None else now_s - last_s,
+            trace_id=request.trace.trace_id,
         )
         if last_s is None:
-            self._metrics.first_token(now_s - accounting.arrival_s)
+            self._metrics.first_token(now_s - accounting.arrival_s, trace_id=request.trace.trace_id)
             request.trace.event("first_token", now_s)
         request.trace.round(
             step_id=step_id,
             start_s=start_s,
             emit_s=now_s,
             drafted=drafted,
-            accepted=progress.accepted,
+            accepted=accepted,
             emitted=kept,
         )
         try:
@@ -197,12 +205,6 @@ class Lifecycle:
         if output.finish is not None:
             self.finish(request, output.finish)
         return kept
-
-    def _note_speculation(self, request: Request, drafted: int) -> None:
-        if drafted:
-            request.speculation_inactive = ""
-        elif request.speculation_inactive and request.wants_drafts:
-            request.speculation_inactive = self._drafting.inactive_reason or NEVER_DRAFTED
 
     def _remove(self, request: Request, now_s: float) -> None:
         runs = self._batch.runs(request)

@@ -181,9 +181,9 @@ class Loop:
         self._learn(plan, parts, proposals, exchange)
         self.step_count += 1
         end_s = time.monotonic()
-        self._metrics.step(end_s - start_s)
+        self._metrics.step(end_s - start_s, tokens=sum(part.row_count for part in parts))
         trace.part("emit", exchange.end_s, end_s)
-        trace.end(end_s, self._step_attributes(parts))
+        trace.end(end_s, self._step_attributes(parts, exchange))
 
     async def _propose(self, plan: StepPlan, by_id: Mapping[int, Request], trace: StepTrace) -> Proposals:
         wanted = [
@@ -214,7 +214,7 @@ class Loop:
                 lagging.append(request)
         lagging.sort(key=lambda request: not request.decoding)
         budget = max(row_count, self._min_catch_up_tokens)
-        self._drafting.start_catch_up(lagging, budget, self._trace(lagging, "draft.catch_up"))
+        self._drafting.start_catch_up(lagging, budget, lambda members: self._trace(members, "draft.catch_up"))
 
     def _learn(
         self, plan: StepPlan, parts: Sequence[StepPart], proposals: Proposals, exchange: StepExchange
@@ -239,7 +239,7 @@ class Loop:
             members=members,
         )
 
-    def _step_attributes(self, parts: Sequence[StepPart]) -> dict[str, int]:
+    def _step_attributes(self, parts: Sequence[StepPart], exchange: StepExchange) -> dict[str, int]:
         decoding = [part for part in parts if part.decoding]
         return {
             "spearhead.batch.requests": len(parts),
@@ -248,6 +248,7 @@ class Loop:
             "spearhead.batch.draft_tokens": sum(len(part.draft_token_ids) for part in decoding),
             "spearhead.kv.blocks_free": self._verifying.free_page_count,
             "spearhead.queue.waiting": len(self._batch.waiting),
+            "spearhead.step.loop_lag_ns": int(exchange.loop_lag_s * 1e9),
         }
 
 

@@ -16,6 +16,7 @@ class FinishReason(enum.Enum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    ERROR = "error"  # It failed; the client gets a status instead of an end.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,9 @@ from scheduler_service.delivery import OutputChannel
 from scheduler_service.output import Finish, OutputAssembler
 from scheduler_service.peers import Target
 from scheduler_service.spec import GenerationSpec
+from scheduler_service.speculation import SpeculationLog
 from scheduler_service.tracing import RequestTrace
 from scheduler_service.wire import worker_precision, worker_sampling
-
-NEVER_DRAFTED = "no step with drafts"
 
 
 class WorkerSequence:
@@ -83,7 +82,7 @@ class Request:
         self.draft = WorkerSequence()
         self.sampling = worker_sampling(spec)
         self.precision = worker_precision(spec)
-        self.speculation_inactive = "disabled by request" if spec.max_draft_tokens == 0 else NEVER_DRAFTED
+        self.speculation = SpeculationLog(allowed=spec.max_draft_tokens != 0)
         self.drafts_refused = False  # The target could not compute a step with drafts of this request.
         self.ended = False
         self.failed_step_count = 0  # Steps lost since the last progress.
@@ -137,5 +136,6 @@ class Request:
             finish,
             prompt_tokens=self.prompt_length,
             completion_tokens=self.output.token_count,
-            speculation_inactive=self.speculation_inactive,
+            speculation_active=self.speculation.active,
+            speculation_inactive=self.speculation.inactive_reason,
         )

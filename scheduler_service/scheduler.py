@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -140,6 +141,7 @@ class Scheduler:
             running=lambda: batch.running_count,
             waiting=lambda: len(batch.waiting),
             kv_cache_usage=lambda: self.verifying.kv_cache_usage,
+            last_step_age_s=lambda: time.monotonic() - self.loop.last_progress_s,
         )
 
     @property

@@ -213,7 +213,7 @@ def _finished(summary: Summary) -> scheduler_pb2.GenerateResponse:
                 drafted_tokens=summary.drafted_tokens,
                 accepted_tokens=summary.accepted_tokens,
                 rounds=summary.rounds,
-                active=not summary.speculation_inactive,
+                active=summary.speculation_active,
                 inactive_reason=summary.speculation_inactive,
             ),
             timings=scheduler_pb2.Timings(

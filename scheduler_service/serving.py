@@ -11,6 +11,9 @@ from spearhead.telemetry import Telemetry
 from spearhead.tokenizer import Tokenizer
 from spearhead.v1 import scheduler_pb2_grpc
 
+DRAFT = "draft"
+"""Health name that serves while drafts are available. Without them requests are only slower."""
+
 
 async def serve(config: SchedulerConfig) -> None:
     """Serves until a signal ends it.
@@ -65,9 +68,10 @@ async def _run(config: SchedulerConfig, server: Server, scheduler: Scheduler, ch
 
 
 async def _watch_workers(server: Server, scheduler: Scheduler, changed: asyncio.Event) -> None:
-    """Readiness follows the verify service; one that does not fit ends the start."""
+    """Readiness follows the verify service alone; one that does not fit ends the start."""
     while True:
         changed.clear()
         scheduler.check_start()
         server.health.set_ready(scheduler.ready, "" if scheduler.ready else scheduler.verifying.problem)
+        server.health.set_part(DRAFT, scheduler.drafting.available)
         await changed.wait()

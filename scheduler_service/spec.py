@@ -39,6 +39,7 @@ class GenerationSpec:
         itl_slo_s: Wanted time between tokens; ``None`` = no wish.
         ttft_slo_s: Wanted time to the first token; ``None`` = no wish.
         priority: Higher first, -100..100.
+        chat: The prompt is a conversation.
         logprob_count: Alternatives to return with each token; ``None`` = no log-probabilities.
     """
 
@@ -55,6 +56,7 @@ class GenerationSpec:
     ttft_slo_s: float | None = None
     priority: int = 0
     logprob_count: int | None = None
+    chat: bool = False
 
     @property
     def max_length(self) -> int:

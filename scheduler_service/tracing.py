@@ -13,7 +13,6 @@ from opentelemetry.trace import Span, SpanContext, Tracer
 
 from scheduler_service.accounting import Summary
 from scheduler_service.spec import GenerationSpec
-from spearhead.errors import SpearheadError
 from spearhead.telemetry import record_span
 
 ROUNDS_PER_SEGMENT = 256
@@ -40,6 +39,10 @@ class RequestTrace:
         tracer: Where they go.
         server_span: The span of the client's RPC, their parent.
         clock: Converts times.
+
+    Attributes:
+        recording: Spans are built.
+        trace_id: Of the request's trace, in hexadecimal; empty = nothing of it is recorded.
     """
 
     def __init__(self, tracer: Tracer, server_span: Span, clock: WallClock) -> None:
@@ -53,6 +56,8 @@ class RequestTrace:
         self._prefill: dict[str, int] = {}
         self._rounds: dict[str, array[int]] = {}
         self.recording = server_span.is_recording()
+        span_context = server_span.get_span_context()
+        self.trace_id = trace.format_trace_id(span_context.trace_id) if self.recording else ""
 
     @property
     def link_target(self) -> SpanContext:
@@ -71,7 +76,7 @@ class RequestTrace:
         sampling = spec.sampling
         self._server_span.set_attributes(
             {
-                "gen_ai.operation.name": "text_completion",
+                "gen_ai.operation.name": "chat" if spec.chat else "text_completion",
                 "gen_ai.provider.name": "spearhead",
                 "gen_ai.request.model": model,
                 "gen_ai.request.max_tokens": spec.max_tokens,
@@ -80,23 +85,32 @@ class RequestTrace:
                 "gen_ai.request.top_k": sampling.top_k,
                 "gen_ai.request.seed": str(sampling.seed),  # 64 bits do not fit an attribute's integer.
                 "gen_ai.request.stream": True,
+                "gen_ai.response.id": spec.request_id,
+                "gen_ai.response.model": model,
                 "gen_ai.usage.input_tokens": len(spec.prompt_token_ids),
                 "spearhead.request.id": spec.request_id,
             }
         )
 
-    def queued(self, now_s: float, *, depth: int, reason: str) -> None:
+    def queued(self, now_s: float, *, depth: int, position: int, reason: str) -> None:
         """The request waits from now on.
 
         Args:
             now_s: Now.
-            depth: Requests that wait before it.
+            depth: Requests that wait already.
+            position: Of these, those before it.
             reason: What it waits for: ``slots`` or ``kv_blocks``.
         """
         if self.recording:
             self._close_for_rest(now_s)
             self._open("queue", now_s)
-            self._set({"spearhead.queue.depth": depth, "spearhead.queue.reason": reason})
+            self._set(
+                {
+                    "spearhead.queue.depth": depth,
+                    "spearhead.queue.position": position,
+                    "spearhead.queue.reason": reason,
+                }
+            )
 
     def waits_for(self, reason: str) -> None:
         """Names what a waiting request waits for: ``slots`` or ``kv_blocks``."""
@@ -157,15 +171,14 @@ class RequestTrace:
         if self.recording:
             self._server_span.add_event(name, attributes, timestamp=self._clock.unix_ns(now_s))
 
-    def end(self, now_s: float, end: Summary | SpearheadError) -> None:
-        """Closes the open segment; a summary goes on the RPC's span."""
+    def end(self, now_s: float, summary: Summary) -> None:
+        """Closes the open segment; the summary goes on the RPC's span, also that of a failure."""
         if not self.recording:
             return
         self._close_for_rest(now_s)
         self._close(now_s)
         self.recording = False
-        if isinstance(end, Summary):
-            self._server_span.set_attributes(_summary_attributes(end))
+        self._server_span.set_attributes(_summary_attributes(summary))
 
     def _close_for_rest(self, now_s: float) -> bool:
         """Ends the open segment where a rest began, if that was long; a short one stays in it."""
@@ -222,5 +235,8 @@ def _summary_attributes(summary: Summary) -> dict[str, str | int | float | list[
         "spearhead.spec.drafted": summary.drafted_tokens,
         "spearhead.spec.accepted": summary.accepted_tokens,
         "spearhead.spec.rounds": summary.rounds,
+        **(
+            {"spearhead.spec.inactive_reason": inactive} if (inactive := summary.speculation_inactive) else {}
+        ),
         "spearhead.preemptions": summary.preemptions,
     }

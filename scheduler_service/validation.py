@@ -129,6 +129,7 @@ def resolve(
         ttft_slo_s=slo.ttft_ms / 1e3 if slo.HasField("ttft_ms") else None,
         priority=request.priority,
         logprob_count=sampling.logprobs if sampling.HasField("logprobs") else None,
+        chat=request.HasField("chat"),
     )
 
 

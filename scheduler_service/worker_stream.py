@@ -42,11 +42,13 @@ class Exchange(Generic[ReplyT]):
         reply: The worker's answer.
         start_s: Monotonic time when the message was handed over, seconds.
         end_s: Monotonic time of the reply.
+        loop_lag_s: Of this, the time from reading the reply until the caller was awake.
     """
 
     reply: ReplyT
     start_s: float
     end_s: float
+    loop_lag_s: float
 
     @property
     def round_trip_s(self) -> float:
@@ -80,7 +82,7 @@ class WorkerStream(Generic[RequestT, ReplyT]):
         self._name = name
         self._call = call
         self._on_stale = on_stale
-        self._waiting: dict[int, asyncio.Future[ReplyT]] = {}
+        self._waiting: dict[int, asyncio.Future[tuple[ReplyT, float]]] = {}
         self._write_lock = asyncio.Lock()
         self.broken = ""
         self._reader = asyncio.create_task(self._read_replies())
@@ -94,14 +96,14 @@ class WorkerStream(Generic[RequestT, ReplyT]):
         """
         if self.broken:
             raise self._error()
-        reply: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[tuple[ReplyT, float]] = asyncio.get_running_loop().create_future()
         self._waiting[message.step_id] = reply
         start_s = time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
                 async with self._write_lock:
                     await self._call.write(message)
-                answer = await reply
+                answer, read_s = await reply
         except TimeoutError:
             raise DeadlineExceeded(
                 f"{self._name} did not answer step {message.step_id} within {timeout_s:g} s"
@@ -115,7 +117,8 @@ class WorkerStream(Generic[RequestT, ReplyT]):
             raise self._error() from error
         finally:
             del self._waiting[message.step_id]
-        return Exchange(reply=answer, start_s=start_s, end_s=time.monotonic())
+        end_s = time.monotonic()
+        return Exchange(reply=answer, start_s=start_s, end_s=end_s, loop_lag_s=end_s - read_s)
 
     async def wait_broken(self) -> str:
         """Waits until the stream ends and says why."""
@@ -138,7 +141,7 @@ class WorkerStream(Generic[RequestT, ReplyT]):
                 if waiting is None or waiting.done():
                     self._on_stale()
                 else:
-                    waiting.set_result(reply)
+                    waiting.set_result((reply, time.monotonic()))
             code, details = await self._call.code(), await self._call.details()
             reason = f"it ended the stream: {code.name} {details or ''}".rstrip()
         except grpc.aio.AioRpcError as error:

@@ -130,7 +130,8 @@ _BY_REASON: dict[str, type[SpearheadError]] = {
     cls("").reason: cls
     for cls in (
         SpearheadError, InvalidRequest, SequenceNotFound, RequestExists, CacheMiss, PrecisionUnavailable,
-        ModelMismatch, Overloaded, SlowReader, NotReady, RankFailure, DeadlineExceeded, Cancelled, Unauthenticated,
+        ModelMismatch, Overloaded, SlowReader, NotReady, RankFailure, DeadlineExceeded, Cancelled,
+        Unauthenticated,
     )
 }  # fmt: skip
 

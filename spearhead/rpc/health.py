@@ -24,6 +24,7 @@ class HealthState:
 
     * ``startup`` serves once :meth:`set_started` was called.
     * ``readiness``, the empty name and every service name serve while ready and not draining.
+    * Parts (:meth:`set_part`) have names of their own, and readiness does not depend on them.
     * ``liveness`` serves always, unless a watched engine is busy without progress. A draining or loading
       service is alive.
     """
@@ -39,6 +40,7 @@ class HealthState:
         self._clock = clock
         self._started = False
         self._ready = False
+        self._parts: dict[str, bool] = {}
         self._draining = False
         self._reason = "starting"
         self._heartbeats: list[_Heartbeat] = []
@@ -47,7 +49,7 @@ class HealthState:
     @property
     def names(self) -> tuple[str, ...]:
         """Every name that :meth:`serving` knows."""
-        return (*sorted(self._readiness_names), "startup", "liveness")
+        return (*sorted(self._readiness_names), *sorted(self._parts), "startup", "liveness")
 
     @property
     def ready(self) -> bool:
@@ -75,6 +77,16 @@ class HealthState:
         self._reason = "" if ready else reason or "not ready"
         self._notify()
 
+    def set_part(self, name: str, serving: bool) -> None:
+        """Says whether a part that the service can do without works; the first call makes its name known.
+
+        Args:
+            name: Not one of the other names.
+            serving: Whether it does.
+        """
+        self._parts[name] = serving
+        self._notify()
+
     def set_draining(self) -> None:
         """Turns readiness off for good. Liveness stays: a draining process must not be killed."""
         self._draining = True
@@ -96,6 +108,8 @@ class HealthState:
         """Whether ``name`` serves now; ``None`` = no such name."""
         if name in self._readiness_names:
             return self.ready
+        if name in self._parts:
+            return self._parts[name]
         if name == "startup":
             return self._started
         if name == "liveness":

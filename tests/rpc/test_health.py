@@ -136,3 +136,15 @@ async def test_a_watcher_of_liveness_learns_that_the_engine_is_stuck(serve):
         assert (await watch.read()).status == SERVING
         stuck = True
         assert (await watch.read()).status == NOT_SERVING
+
+
+async def test_a_part_has_a_name_of_its_own_and_nothing_depends_on_it(state):
+    state.set_started()
+    state.set_ready(True)
+    assert state.serving("draft") is None
+    state.set_part("draft", False)
+    assert serving(state) == {"liveness", "startup", *READINESS_NAMES}
+    state.set_part("draft", True)
+    assert serving(state) == {"liveness", "startup", "draft", *READINESS_NAMES}
+    state.set_draining()
+    assert serving(state) == {"liveness", "startup", "draft"}

@@ -241,7 +241,8 @@ def check_usage(answer: Answer) -> None:
     assert usage.cached_tokens < usage.prompt_tokens
     assert speculation.accepted_tokens <= speculation.drafted_tokens
     assert speculation.accepted_tokens + speculation.rounds == usage.completion_tokens
-    assert speculation.active == (not speculation.inactive_reason)
+    assert speculation.active or speculation.inactive_reason
+    assert speculation.active or not speculation.drafted_tokens
 
 
 @contextlib.asynccontextmanager

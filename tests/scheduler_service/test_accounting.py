@@ -10,7 +10,12 @@ END = Finish(reason=FinishReason.STOP)
 
 def close(accounting: Accounting, now_s: float) -> Summary:
     return accounting.summary(
-        now_s, END, prompt_tokens=1, completion_tokens=1, speculation_inactive="no draft service"
+        now_s,
+        END,
+        prompt_tokens=1,
+        completion_tokens=1,
+        speculation_active=False,
+        speculation_inactive="no draft service",
     )
 
 
@@ -80,3 +85,16 @@ def test_accepted_and_rounds_count_the_output(rounds: list[tuple[int, int, int]]
         accounting.committed(1.0, kept=kept, drafted=drafted, accepted=accepted)
     assert accounting.accepted_tokens <= accounting.drafted_tokens
     assert accounting.accepted_tokens + accounting.rounds == sum(kept for _, _, kept in rounds)
+
+
+def test_a_rest_between_steps_is_waiting() -> None:
+    accounting = Accounting(0.0)
+    accounting.scheduled(0.0)
+    accounting.prefill_step(1.0)
+    accounting.rest(1.5)
+    accounting.rest(2.0)  # It rests already.
+    accounting.resume(4.0)
+    accounting.decode_step(5.0, StepTimes(verify_s=1.0))
+    accounting.rest(5.0)
+    summary = close(accounting, 7.0)
+    assert (summary.prefill_s, summary.queue_s, summary.verify_s, summary.scheduler_s) == (1.0, 4.5, 1.0, 0.5)

@@ -22,6 +22,7 @@ async def test_a_cancelled_request_is_freed_with_a_message_of_its_own(stack: Sta
     stream.cancel()
     await stack.idle()
     assert stack.metric("num_requests_running") == 0
+    assert stack.metric("e2e_request_latency_seconds_count") == 1
     assert [r.sequence_id for r in stack.verify.requests[-1].releases] == [1]
     assert not stack.verify.requests[-1].items
 

@@ -14,6 +14,7 @@ def summary() -> Summary:
         Finish(reason=FinishReason.LENGTH),
         prompt_tokens=1,
         completion_tokens=0,
+        speculation_active=True,
         speculation_inactive="",
     )
 

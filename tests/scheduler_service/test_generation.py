@@ -301,11 +301,19 @@ async def test_metrics_agree_with_the_answers(make_stack: StackFactory) -> None:
         assert sum(by_position) == accepted
         assert by_position == sorted(by_position, reverse=True)
         assert stack.metric("request_success_total", finished_reason="length") == 5
+        queried = stack.metric("prefix_cache_queries_total")
+        assert queried == sum(f.usage.prompt_tokens for f in finished)
+        assert stack.metric("prefix_cache_hits_total") == sum(f.usage.cached_tokens for f in finished)
+        steps = (await stack.stub.GetLoad(scheduler_pb2.GetLoadRequest())).step_count
+        assert stack.metric("iteration_tokens_total_count") == steps
+        assert stack.metric("iteration_tokens_total_sum") >= queried + generated - 5
+        assert 0 <= stack.metric("last_step_age_seconds") < 60
         for name in (
             "time_to_first_token",
             "e2e_request_latency",
             "request_queue_time",
             "request_decode_time",
+            "request_inference_time",
         ):
             assert stack.metric(f"{name}_seconds_count") == 5
         assert stack.metric("inter_token_latency_seconds_count") == sum(

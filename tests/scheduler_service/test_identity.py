@@ -190,6 +190,9 @@ async def test_output_survives_a_drafter_killed_on_the_way(make_stack: StackFact
         assert answer.token_ids == stack.expected(request)
         assert answer.finished.speculation.rounds > answer.finished.usage.completion_tokens / 2
         assert stack.metric("draft_up") == 0
+        assert answer.finished.speculation.active
+        assert answer.finished.speculation.inactive_reason.startswith("draft service lost: ")
+        assert " since round " in answer.finished.speculation.inactive_reason
 
 
 async def test_speculation_resumes_and_catches_up_when_the_drafter_is_back(make_stack: StackFactory) -> None:

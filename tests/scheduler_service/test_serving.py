@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from spearhead.rpc import TargetConfig, create_channel
 from spearhead.tokenizer import Tokenizer
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc
-from tests.scheduler_service.fake_workers import FakeVerify
+from tests.scheduler_service.fake_workers import FakeDraft, FakeVerify
 from tests.scheduler_service.stack import Stream, WorkerServer
 from tests.scheduler_service.toy_model import ToyModel, letter_ids
 
@@ -106,6 +106,22 @@ async def test_readiness_follows_the_verify_service(
         await verify.kill()
         await scheduler.wait_health("readiness", NOT_SERVING)
         assert await scheduler.health("liveness") == SERVING
+
+
+async def test_drafts_have_a_health_of_their_own_on_which_readiness_does_not_depend(
+    socket_folder: Path, tokenizer_folder: Path, tokenizer: Tokenizer, verify: WorkerServer
+) -> None:
+    await verify.start()
+    worker = FakeDraft(ToyModel([1]), tokenizer_hash=tokenizer.hash, vocab_size=tokenizer.vocab_size)
+    draft = WorkerServer(worker, socket_folder / "d.sock")
+    async with start(socket_folder, tokenizer_folder, f"draft.address={draft.address}") as scheduler:
+        await scheduler.wait_health("readiness", SERVING)
+        assert await scheduler.health("draft") == NOT_SERVING
+        await draft.start()
+        await scheduler.wait_health("draft", SERVING)
+        await draft.kill()
+        await scheduler.wait_health("draft", NOT_SERVING)
+        assert await scheduler.health("readiness") == SERVING
 
 
 async def test_a_signal_lets_running_requests_finish(

@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client.openmetrics.exposition import generate_latest
 
 from spearhead.telemetry import Telemetry, TelemetryConfig, context_from_traceparent
 from spearhead.v1 import scheduler_pb2
@@ -68,6 +69,12 @@ async def test_a_request_is_one_trace_with_its_segments_below_its_rpc(
     assert attributes["spearhead.spec.rounds"] == answer.finished.speculation.rounds
     assert attributes["spearhead.spec.accepted"] == answer.finished.speculation.accepted_tokens
     assert [event.name for event in root.events] == ["first_token"]
+    assert attributes["gen_ai.operation.name"] == "text_completion"
+    assert attributes["gen_ai.response.id"] == "mine"
+    assert attributes["gen_ai.response.model"] == "toy"
+    assert "spearhead.spec.inactive_reason" not in attributes
+    (queue,) = named(spans, "queue")
+    assert (queue.attributes or {})["spearhead.queue.position"] == 0
     assert not any("prompt" in key or "text" in key for key in attributes)
 
 
@@ -108,6 +115,7 @@ async def test_a_step_is_a_trace_of_its_own_linked_to_its_members(
         assert step.context.trace_id not in roots
         attributes = step.attributes or {}
         assert len(step.links) == attributes["spearhead.batch.requests"]
+        assert attributes["spearhead.step.loop_lag_ns"] >= 0
         for link in step.links:
             segment = by_id[link.context.span_id]
             assert link.attributes is not None
@@ -229,6 +237,55 @@ async def test_a_lost_step_is_an_error_on_its_spans(
     spans = exporter.get_finished_spans()
     failed = [span.name for span in spans if span.status.status_code is StatusCode.ERROR]
     assert sorted(failed) == ["engine.step", VERIFY]
+
+
+async def test_a_chat_is_called_one(
+    make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    async with make_stack(telemetry=telemetry) as stack:
+        chat = {"messages": [{"role": "user", "content": "hi"}]}
+        await stack.generate(scheduler_pb2.GenerateRequest(chat=chat, sampling={"max_tokens": 2}))
+    (root,) = named(exporter.get_finished_spans(), GENERATE)
+    assert (root.attributes or {})["gen_ai.operation.name"] == "chat"
+
+
+async def test_a_cancelled_request_says_where_its_time_went_too(
+    make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    async with make_stack(telemetry=telemetry, with_draft=False) as stack:
+        stream = await stack.open(stack.request(max_tokens=3000))
+        stream.cancel()
+        await stack.idle()
+    (root,) = named(exporter.get_finished_spans(), GENERATE)
+    attributes = root.attributes or {}
+    assert attributes["gen_ai.response.finish_reasons"] == ("error",)
+    assert attributes["gen_ai.usage.output_tokens"] == attributes["spearhead.spec.rounds"]
+    assert attributes["gen_ai.latency.e2e"] > 0
+    assert attributes["spearhead.spec.inactive_reason"] == "no draft service"
+
+
+async def test_accepted_drafts_beyond_the_end_count_nowhere(
+    make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    async with make_stack(telemetry=telemetry, policy={"static_draft_tokens": 4}) as stack:
+        answer = await stack.generate(stack.request(max_tokens=40, stop=["a", "e", "i", "o", "u"]))
+    accepted = answer.finished.speculation.accepted_tokens
+    segments = named(exporter.get_finished_spans(), "decode")
+    assert sum(sum((span.attributes or {})["spearhead.round.accepted"]) for span in segments) == accepted
+
+
+async def test_latencies_carry_the_trace_of_a_recorded_request(
+    make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    async with make_stack(telemetry=telemetry) as stack:
+        await stack.generate(stack.request(max_tokens=9))
+    (root,) = named(exporter.get_finished_spans(), GENERATE)
+    assert root.context is not None
+    trace_id = format(root.context.trace_id, "032x")
+    exposed = generate_latest(telemetry.registry).decode()
+    for name in ("time_to_first_token", "e2e_request_latency", "inter_token_latency", "request_queue_time"):
+        lines = [line for line in exposed.splitlines() if line.startswith(f"spearhead_{name}_seconds_bucket")]
+        assert any(f'trace_id="{trace_id}"' in line for line in lines)
 
 
 async def test_an_outage_is_a_queue_span_between_two_segments(
