@@ -172,7 +172,7 @@ class Loop:
             self._lifecycle.resume(part.request, start_s)
             if not part.decoding:
                 part.request.trace.prefilling(start_s)
-        exchange = await self._verifying.exchange([part.item() for part in parts], trace, self._step_id)
+        exchange = await self._verifying.exchange(parts, trace, self._step_id)
         if isinstance(exchange, SpearheadError):
             self._recovery.step_failed(parts, exchange, start_s)
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(parts)}, exchange.message)

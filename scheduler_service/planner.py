@@ -1,5 +1,8 @@
 """What the policy needs to know and to remember, around the pure :func:`scheduler_service.policy.plan`."""
 
+from collections.abc import Sequence
+from itertools import repeat
+
 from scheduler_service.acceptance import AcceptanceConfig, AcceptanceTracker
 from scheduler_service.batch import Batch
 from scheduler_service.drafting import Drafting
@@ -72,7 +75,7 @@ class Planner:
     ) -> StepPlan:
         """The next step of the running requests."""
         view = BatchView(
-            sequences=tuple(self._view(request, step, now_s) for request in batch.running),
+            sequences=self._views(batch.running, step, now_s),
             draft_available=self._drafting.available,
             page_size=page_size,
             free_page_count=free_page_count,
@@ -80,8 +83,9 @@ class Planner:
         )
         correction = Correction(target=self._target_correction.ratio, draft=self._draft_correction.ratio)
         result = plan(view, self._table, self._config, memory=self._memory, correction=correction)
-        if any(sequence.max_draft_tokens and sequence.decoding for sequence in view.sequences):
-            self._drafted_last = any(planned.draft_token_count for planned in result.sequences)
+        drafted = result.memory.drafting and any(planned.draft_token_count for planned in result.sequences)
+        if drafted or any(sequence.max_draft_tokens and sequence.decoding for sequence in view.sequences):
+            self._drafted_last = drafted
         return result
 
     def carried_out(self, result: StepPlan, *, draft_s: float | None, verify_s: float | None) -> None:
@@ -100,23 +104,38 @@ class Planner:
             self._draft_correction.observe(predicted_s=bare_s, measured_s=draft_s)
         self._memory = result.memory
 
-    def _view(self, request: Request, step: int, now_s: float) -> SequenceView:
-        drafting, accounting = self._drafting, request.accounting
+    def _views(self, running: Sequence[Request], step: int, now_s: float) -> tuple[SequenceView, ...]:
+        """The running requests as the policy sees them.
+
+        One flat loop over positional tuples: with 256 requests, it costs as much as the plan itself.
+        """
+        drafting, max_lag = self._drafting, self._config.max_draft_lag
         limit = min(self._max_draft_tokens, drafting.max_draft_tokens)
-        last_s = accounting.last_token_s
-        return SequenceView(
-            sequence_id=request.sequence_id,
-            pending_token_count=request.pending_token_count,
-            context_length=request.verify.computed_length,
-            decoding=request.decoding,
-            max_draft_tokens=request.draft_limit(limit) if drafting.can_draft_for(request) else 0,
-            # A drafter that lags is brought up to date when the policy wants drafts, so that it never
-            # works for nothing while drafts do not pay.
-            draft_lag=min(drafting.lag(request), self._config.max_draft_lag),
-            acceptance=self.acceptance.estimate(request.sequence_id, step),
-            itl_slo_s=request.spec.itl_slo_s,
-            ttft_slo_s=request.spec.ttft_slo_s,
-            waited_s=now_s - accounting.arrival_s,
-            since_last_token_s=0.0 if last_s is None else now_s - last_s,
-            priority=request.spec.priority,
-        )
+        acceptances = self.acceptance.estimates([request.sequence_id for request in running], step)
+        prospects = drafting.prospects(running, limit)
+        rows = []
+        for request, acceptance, (cap, lag) in zip(running, acceptances, prospects, strict=True):
+            spec, accounting = request.spec, request.accounting
+            length, computed = len(request.token_ids), request.verify.computed_length
+            pending = length - computed
+            last_s = accounting.last_token_s
+            rows.append(
+                (
+                    request.sequence_id,
+                    pending,
+                    computed,
+                    pending == 1 and length > request.prompt_length,
+                    cap,
+                    # A drafter that lags is brought up to date when the policy wants drafts, so that it
+                    # never works for nothing while drafts do not pay.
+                    lag if lag < max_lag else max_lag,
+                    acceptance,
+                    spec.itl_slo_s,
+                    spec.ttft_slo_s,
+                    now_s - accounting.arrival_s,
+                    0.0 if last_s is None else now_s - last_s,
+                    spec.priority,
+                )
+            )
+        # Three times faster than calling the class.
+        return tuple(map(tuple.__new__, repeat(SequenceView), rows))

@@ -7,6 +7,7 @@ from scheduler_service.peers import Target
 from scheduler_service.spec import GenerationSpec
 from scheduler_service.speculation import SpeculationLog
 from scheduler_service.tracing import RequestTrace
+from scheduler_service.validation import MAX_DRAFT_TOKENS
 from scheduler_service.wire import worker_precision, worker_sampling
 
 
@@ -55,6 +56,11 @@ class Request:
         trace: Its spans.
         deadline_s: Monotonic time by which it must end; ``None`` = no deadline.
         target: What the verify service served when it began.
+
+    Attributes:
+        prompt_length: Tokens in the prompt.
+        max_length: Longest that prompt and output can become together, tokens.
+        draft_cap: Most drafts a step; 0 = none.
     """
 
     def __init__(
@@ -76,6 +82,9 @@ class Request:
         self.accounting = accounting
         self.trace = trace
         self.deadline_s = deadline_s
+        self.prompt_length = len(spec.prompt_token_ids)
+        self.max_length = spec.max_length
+        self.draft_cap = MAX_DRAFT_TOKENS if spec.max_draft_tokens is None else spec.max_draft_tokens
         self.target = target
         self.token_ids = list(spec.prompt_token_ids)
         self.verify = WorkerSequence()
@@ -83,7 +92,6 @@ class Request:
         self.sampling = worker_sampling(spec)
         self.precision = worker_precision(spec)
         self.speculation = SpeculationLog(allowed=spec.max_draft_tokens != 0)
-        self.drafts_refused = False  # The target could not compute a step with drafts of this request.
         self.ended = False
         self.failed_step_count = 0  # Steps lost since the last progress.
 
@@ -91,11 +99,6 @@ class Request:
     def request_id(self) -> str:
         """The client's name for it."""
         return self.spec.request_id
-
-    @property
-    def prompt_length(self) -> int:
-        """Tokens in the prompt."""
-        return len(self.spec.prompt_token_ids)
 
     @property
     def pending_token_count(self) -> int:
@@ -113,21 +116,13 @@ class Request:
         return max(0, len(self.token_ids) - self.draft.computed_length - 1)
 
     @property
-    def remaining_tokens(self) -> int:
-        """Tokens until ``max_tokens``."""
-        return self.spec.max_length - len(self.token_ids)
-
-    @property
     def wants_drafts(self) -> bool:
         """Whether speculation may run for it at all."""
-        return self.spec.max_draft_tokens != 0 and not self.drafts_refused
+        return self.draft_cap > 0
 
-    def draft_limit(self, server_limit: int) -> int:
-        """Most drafts in the next step: one token of the rest is always the target's own."""
-        if not self.wants_drafts:
-            return 0
-        own = self.spec.max_draft_tokens if self.spec.max_draft_tokens is not None else server_limit
-        return max(0, min(own, server_limit, self.remaining_tokens - 1))
+    def refuse_drafts(self) -> None:
+        """The target could not compute a step with drafts of this request; it gets no more."""
+        self.draft_cap = 0
 
     def summary(self, now_s: float, finish: Finish) -> Summary:
         """Closes the books."""

@@ -71,11 +71,11 @@ class Room:
             free_page_count=self._verifying.free_page_count,
             now_s=time.monotonic(),
         )
-        planned = {sequence.sequence_id for sequence in plan.sequences}
-        left_out = any(r.decoding and r.sequence_id not in planned for r in self._batch.running)
-        stuck = bool(self._batch.running_count) and not plan.sequences
-        self._let_rest(plan, planned)
-        if not stuck and not (plan.limiting == "pages" and left_out):
+        if len(plan.sequences) == self._batch.running_count:
+            return plan
+        resting = self._let_rest(plan)
+        stuck = not plan.sequences
+        if not stuck and not (plan.limiting == "pages" and any(request.decoding for request in resting)):
             return plan
         # What is about to be freed may be enough; only then somebody has to make place.
         if self._verifying.releases_pending or self._recovery.preempt_one():
@@ -85,14 +85,14 @@ class Room:
             return None
         return plan
 
-    def _let_rest(self, plan: StepPlan, planned: set[int]) -> None:
+    def _let_rest(self, plan: StepPlan) -> list[Request]:
         """Those that the plan leaves out wait, although they run."""
-        if len(planned) == self._batch.running_count:
-            return
+        planned = {sequence.sequence_id for sequence in plan.sequences}
+        resting = [request for request in self._batch.running if request.sequence_id not in planned]
         now_s, reason = time.monotonic(), "kv_blocks" if plan.limiting == "pages" else "tokens"
-        for request in self._batch.running:
-            if request.sequence_id not in planned:
-                self._lifecycle.rest(request, now_s, reason)
+        for request in resting:
+            self._lifecycle.rest(request, now_s, reason)
+        return resting
 
     def _pages_to_start(self, request: Request) -> int:
         """Pages of its known tokens, and one to go on with."""

@@ -49,12 +49,15 @@ class StepPart:
         """Rows of the forward pass, at most."""
         return self.compute_token_count + len(self.draft_token_ids)
 
-    def item(self) -> verify_pb2.StepItem:
-        """The message. A new sequence goes out whole, so that the worker can look for cached prefixes."""
+    def add_to(self, message: verify_pb2.StepRequest) -> None:
+        """Adds the item to a message, where it is built in place.
+
+        A new sequence goes out whole, so that the worker can look for cached prefixes.
+        """
         request, start = self.request, self.committed_length
         whole = start == 0 or start + self.compute_token_count >= self.known_length
         end = self.known_length if whole else start + self.compute_token_count
-        return verify_pb2.StepItem(
+        message.items.add(
             sequence_id=request.sequence_id,
             epoch=self.epoch,
             committed_length=start,

@@ -7,6 +7,7 @@ from scheduler_service.batch import ReleaseList
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.peers import Target, VerifyInfo
 from scheduler_service.request import Request
+from scheduler_service.step import StepPart
 from scheduler_service.step_trace import VERIFY_METHOD, StepTrace
 from scheduler_service.wire import releases
 from scheduler_service.worker_link import WorkerLink
@@ -106,16 +107,17 @@ class Verifying:
         return -(-tokens // self.page_size)
 
     async def exchange(
-        self, items: Sequence[verify_pb2.StepItem], trace: StepTrace, step_id: int
+        self, parts: Sequence[StepPart], trace: StepTrace, step_id: int
     ) -> StepExchange | SpearheadError:
         """Sends a step and waits for its result; returns why the step as a whole failed."""
         span = trace.call(VERIFY_METHOD, time.monotonic())
         message = verify_pb2.StepRequest(
             step_id=step_id,
             traceparent=span.traceparent,
-            items=items,
             releases=releases(self._releases.take(self._link.session)),
         )
+        for part in parts:
+            part.add_to(message)
         try:
             exchange = await self._link.exchange(message, self._timeout_s)
         except SpearheadError as error:

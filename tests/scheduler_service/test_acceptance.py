@@ -61,14 +61,14 @@ def test_estimate_approaches_the_true_acceptance(truth: float) -> None:
         while accepted < 4 and source.random() < truth:
             accepted += 1
         tracker.observe(1, drafted=4, accepted=accepted, step=step)
-    assert tracker.estimate(1, 400) == pytest.approx(truth, abs=0.2)
+    assert tracker.estimates([1], 400)[0] == pytest.approx(truth, abs=0.2)
 
 
 def test_new_sequence_is_like_the_others() -> None:
     tracker = AcceptanceTracker(CONFIG)
     for step in range(50):
         tracker.observe(1, drafted=4, accepted=0, step=step)
-    assert tracker.estimate(2, 50) == tracker.estimate_all(50) < 0.3
+    assert tracker.estimates([2], 50)[0] == tracker.estimate_all(50) < 0.3
 
 
 def test_sequence_that_differs_keeps_its_own_estimate() -> None:
@@ -76,15 +76,15 @@ def test_sequence_that_differs_keeps_its_own_estimate() -> None:
     for step in range(100):
         tracker.observe(1, drafted=4, accepted=4, step=step)
         tracker.observe(2, drafted=4, accepted=0, step=step)
-    assert tracker.estimate(1, 100) > 0.9
-    assert tracker.estimate(2, 100) < 0.2
+    assert tracker.estimates([1], 100)[0] > 0.9
+    assert tracker.estimates([2], 100)[0] < 0.2
 
 
 def test_idle_steps_lead_back_to_the_prior_so_that_drafting_is_tried_again() -> None:
     tracker = AcceptanceTracker(CONFIG)
     for step in range(100):
         tracker.observe(1, drafted=4, accepted=0, step=step)
-    estimates = [tracker.estimate(1, step) for step in (100, 1000, 3000, 10_000)]
+    estimates = [tracker.estimates([1], step)[0] for step in (100, 1000, 3000, 10_000)]
     assert estimates == sorted(estimates)
     assert estimates[0] < 0.1
     assert estimates[-1] == pytest.approx(CONFIG.prior, abs=0.01)
@@ -93,7 +93,7 @@ def test_idle_steps_lead_back_to_the_prior_so_that_drafting_is_tried_again() -> 
 def test_step_without_drafts_is_no_evidence() -> None:
     tracker = AcceptanceTracker(CONFIG)
     tracker.observe(1, drafted=0, accepted=0, step=5)
-    assert tracker.estimate(1, 5) == pytest.approx(CONFIG.prior)
+    assert tracker.estimates([1], 5)[0] == pytest.approx(CONFIG.prior)
 
 
 def test_released_sequence_leaves_only_what_it_taught_about_all() -> None:
@@ -114,3 +114,19 @@ def test_released_sequence_leaves_only_what_it_taught_about_all() -> None:
 def test_weights_out_of_range_are_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         AcceptanceConfig(**{name: value})
+
+
+@UNTIMED
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8)), max_size=20), st.integers(0, 1000))
+def test_the_tracker_estimates_as_the_formula_does(observed: list[tuple[int, int]], later: int) -> None:
+    tracker, known = AcceptanceTracker(CONFIG), [Evidence()] * 5
+    for step, (drafted, wanted) in enumerate(observed):
+        accepted = min(drafted, wanted)
+        tracker.observe(step % 5, drafted=drafted, accepted=accepted, step=step)
+        known[step % 5] = observe(
+            known[step % 5], drafted=drafted, accepted=accepted, step=step, config=CONFIG
+        )
+    step = len(observed) + later
+    prior = tracker.estimate_all(step)
+    expected = [estimate(evidence, prior=prior, step=step, config=CONFIG) for evidence in known]
+    assert tracker.estimates(range(6), step) == pytest.approx([*expected, prior])

@@ -131,6 +131,22 @@ async def test_logprobs_come_one_a_token(make_stack: StackFactory) -> None:
         assert all(len(entry.top_token_ids) == 12 for entry in answer.logprobs)
 
 
+async def test_a_prompt_of_128k_tokens_with_all_logprobs_passes_the_streams(make_stack: StackFactory) -> None:
+    verify = {"context_length": 140_000, "page_count": 10_000, "page_size": 16}
+    async with make_stack(
+        verify=verify, draft=verify, limits={"max_step_tokens": 65_536}, policy={"static_step_tokens": 65_536}
+    ) as stack:
+        request = stack.request([number % 200 for number in range(131_072)], max_tokens=20, logprobs=20)
+        answer = await stack.generate(request)
+        assert answer.token_ids == stack.expected(request)
+        assert [entry.token_id for entry in answer.logprobs] == answer.token_ids
+        assert all(len(entry.top_token_ids) == 80 for entry in answer.logprobs)
+        sizes = [message.ByteSize() for message in stack.verify.requests]
+        assert max(sizes) > 4 * 131_072
+        assert answer.finished.speculation.drafted_tokens > 0
+        await stack.idle()
+
+
 async def test_logprobs_end_where_the_output_ends(make_stack: StackFactory) -> None:
     async with make_stack(**WITH_DRAFTS) as stack:
         let_say(stack, "abcdefgh")

@@ -1,6 +1,5 @@
 import pytest
 
-from scheduler_service.request import Request
 from scheduler_service.step import StepPart, interpret
 from scheduler_service.wire import unpack_token_ids
 from spearhead.errors import SpearheadError
@@ -16,30 +15,37 @@ def part(computed: int, count: int, drafts: list[int] | None = None, **fields: i
     return StepPart.of(request, count, drafts or [])
 
 
+def item_of(part: StepPart) -> verify_pb2.StepItem:
+    message = verify_pb2.StepRequest()
+    part.add_to(message)
+    (item,) = message.items
+    return item
+
+
 def result(part: StepPart, **fields: object) -> verify_pb2.StepItemResult:
     return verify_pb2.StepItemResult(sequence_id=1, epoch=part.epoch, **fields)
 
 
 def test_a_new_sequence_goes_out_whole_with_its_budget() -> None:
-    item = part(0, 4).item()
+    item = item_of(part(0, 4))
     assert unpack_token_ids(item.token_ids) == list(range(10))
     assert (item.committed_length, item.max_compute_tokens, item.sample) == (0, 4, True)
 
 
 def test_a_later_chunk_goes_out_alone_and_samples_nothing() -> None:
-    item = part(4, 4).item()
+    item = item_of(part(4, 4))
     assert unpack_token_ids(item.token_ids) == [4, 5, 6, 7]
     assert (item.committed_length, item.sample) == (4, False)
 
 
 def test_the_last_chunk_samples() -> None:
-    item = part(8, 2).item()
+    item = item_of(part(8, 2))
     assert unpack_token_ids(item.token_ids) == [8, 9]
     assert item.sample
 
 
 def test_drafts_follow_the_known_tokens() -> None:
-    item = part(9, 1, [30, 31]).item()
+    item = item_of(part(9, 1, [30, 31]))
     assert unpack_token_ids(item.token_ids) == [9, 30, 31]
     assert (item.draft_token_count, item.max_compute_tokens, item.sample) == (2, 3, True)
 
@@ -85,15 +91,3 @@ def test_missing_logprobs_are_refused() -> None:
     answer.logprobs.append(types_pb2.TokenLogprobs(token_id=30))
     with pytest.raises(SpearheadError, match=r"1 log-probabilities came for 2 tokens"):
         interpret(step, answer, VOCABULARY)
-
-
-@pytest.mark.parametrize(
-    ("own", "server", "output", "limit"),
-    [(None, 8, 0, 8), (3, 8, 0, 3), (16, 8, 0, 8), (0, 8, 0, 0), (None, 8, 15, 4), (None, 8, 19, 0)],
-)
-def test_drafts_leave_room_for_the_targets_own_token(
-    own: int | None, server: int, output: int, limit: int
-) -> None:
-    request: Request = make_request(1, max_tokens=20, max_draft_tokens=own)
-    request.token_ids += [1] * output
-    assert request.draft_limit(server) == limit
