@@ -153,11 +153,12 @@ class Drafting:
         """
         if not wanted:
             return NO_PROPOSALS
-        items = [self._item(request, drafts, None) for request, drafts in wanted]
+        message = draft_pb2.ProposeRequest()
+        items = [self._add_item(message, request, drafts, None) for request, drafts in wanted]
         tokens = sum(drafts for _, drafts in wanted) + sum(len(item.token_ids) for item in items) // 4
         # Behind a long catch-up, being late proves nothing.
         exchange = await self._exchange(
-            items, trace, self._patience.wait_s(tokens), late_counts=self._background is None
+            message, trace, self._patience.wait_s(tokens), late_counts=self._background is None
         )
         if exchange is None:
             return NO_PROPOSALS
@@ -210,7 +211,7 @@ class Drafting:
 
     async def send_releases(self, trace: StepTrace) -> None:
         """Tells the drafter at once which sequences ended."""
-        await self._exchange([], trace, self._patience.longest_s)
+        await self._exchange(draft_pb2.ProposeRequest(), trace, self._patience.longest_s)
 
     def check_integrity(self, living: set[int]) -> None:
         """Checks that nothing is kept about sequences that ended."""
@@ -226,9 +227,10 @@ class Drafting:
     async def _catch_up(self, members: Sequence[tuple[Request, int, int]], trace: StepTrace) -> None:
         # Who ended or was preempted since must not be sent: its release may be in the same message.
         alive = [(r, budget) for r, epoch, budget in members if not r.ended and r.draft.epoch == epoch]
-        items = [self._item(request, 0, budget) for request, budget in alive]
+        message = draft_pb2.ProposeRequest()
+        items = [self._add_item(message, request, 0, budget) for request, budget in alive]
         try:
-            exchange = await self._exchange(items, trace, self._patience.longest_s)
+            exchange = await self._exchange(message, trace, self._patience.longest_s)
             results = exchange.reply.results if exchange is not None else ()
             for (request, _), item, result in zip(alive, items, results, strict=False):
                 if self._usable(request, item, result):
@@ -239,7 +241,9 @@ class Drafting:
             self._background = None
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(alive)})
 
-    def _item(self, request: Request, drafts: int, token_budget: int | None) -> draft_pb2.ProposeItem:
+    def _add_item(
+        self, message: draft_pb2.ProposeRequest, request: Request, drafts: int, token_budget: int | None
+    ) -> draft_pb2.ProposeItem:
         state = request.draft
         assert self._link is not None
         state.attach(self._link.session)
@@ -247,7 +251,7 @@ class Drafting:
         start = min(state.computed_length, len(request.token_ids) - 1)  # An item needs a token.
         # The prefix cache is asked only about a new sequence, which therefore goes out whole.
         end = None if token_budget is None or not start else start + token_budget
-        return draft_pb2.ProposeItem(
+        return message.items.add(
             sequence_id=request.sequence_id,
             epoch=state.epoch,
             committed_length=start,
@@ -259,7 +263,7 @@ class Drafting:
 
     async def _exchange(
         self,
-        items: list[draft_pb2.ProposeItem],
+        message: draft_pb2.ProposeRequest,
         trace: StepTrace,
         timeout_s: float,
         *,
@@ -269,12 +273,9 @@ class Drafting:
         if link is None or not link.ready:
             return None
         span = trace.call(DRAFT_METHOD, time.monotonic())
-        message = draft_pb2.ProposeRequest(
-            step_id=next(self._message_ids),
-            traceparent=span.traceparent,
-            items=items,
-            releases=releases(self._releases.take(link.session)),
-        )
+        message.step_id = next(self._message_ids)
+        message.traceparent = span.traceparent
+        message.releases.extend(releases(self._releases.take(link.session)))
         try:
             exchange = await link.exchange(message, timeout_s)
         except SpearheadError as error:
