@@ -80,7 +80,7 @@ def logits_in_chunks(
     for start in range(0, len(token_ids), chunk):
         piece = token_ids[start : start + chunk]
         segment = Segment(pages=pages[: -(-(start + len(piece)) // PAGE)], start=start, count=len(piece))
-        rows.append(decoder.forward(weights, [segment], piece, range(len(piece))))
+        rows.append(decoder.forward(weights, [segment], piece, range(len(piece))).logits)
     return torch.cat(rows)
 
 
@@ -245,7 +245,7 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]]) -> list[list[int]]:
         segments = [Segment(pages=own[:used], start=start, count=width) for own in pages]
         flat = [token for piece in pieces for token in piece]
         last = [index * width + width - 1 for index in range(len(prompts))]
-        chosen = decoder.forward(weights, segments, flat, last).argmax(dim=1).tolist()
+        chosen = decoder.forward(weights, segments, flat, last).logits.argmax(dim=1).tolist()
         for output, token in zip(outputs, chosen, strict=True):
             output.append(token)
         pieces, start = [[token] for token in chosen], start + width

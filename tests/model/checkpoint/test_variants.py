@@ -112,7 +112,7 @@ def test_a_source_that_changed_since_is_refused(tiny_checkpoint: Factory, tiny_a
 def test_another_model_as_full_precision_is_refused(tiny_checkpoint: Factory, tiny_artefact: Factory) -> None:
     artefact = tiny_artefact(tiny_checkpoint("llama"))
     other = open_checkpoint(str(tiny_checkpoint("llama", num_hidden_layers=3)))
-    with pytest.raises(CheckpointError, match="are not the same model: their shapes differ"):
+    with pytest.raises(CheckpointError, match="are not the same model: their configurations differ"):
         load(artefact, "fp16", full_precision=other)
 
 
