@@ -71,7 +71,7 @@ protos: setup
 	$(PY) tools/generate_protos.py
 
 $(BUF):
-	npm install --silent --no-save --no-package-lock --no-audit --no-fund @bufbuild/buf@$(BUF_VERSION)
+	npm install --prefix . --silent --no-save --no-package-lock --no-audit --no-fund @bufbuild/buf@$(BUF_VERSION)
 
 $(TABLE): | $(ARTEFACT)/config.json
 	$(PY) -m spearhead.cli profile --model $(ARTEFACT) --draft $(MODEL) --output $@
