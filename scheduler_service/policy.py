@@ -213,7 +213,16 @@ class _Step:
         if pages + reserved_pages > max(self.view.free_page_count, self.page_count + reserved_pages):
             within = np.minimum(option.draft_counts, batch.draft_room(page_size))
             option = price(batch, self.costs, within)
+            # Cut short by pages, drafts that paid may no longer do.
+            if self.menu and self._rate(option) < self._rate(self.menu.option(0)):
+                option = self.menu.option(0)
         return option
+
+    def _rate(self, option: DraftOption) -> float:
+        """Expected tokens a second of the decoding sequences alone."""
+        assert self.costs
+        step_s = self._verify_s(option, []) + self.costs.draft_factor * option.draft_s + self._hops_s(option)
+        return option.expected_tokens / step_s if step_s else 0.0
 
     def _static_drafts(self, wanted: int, reserved: Sequence[Chunk]) -> DraftOption:
         """``wanted`` drafts for each sequence, or the most that the tightest SLO leaves time for."""

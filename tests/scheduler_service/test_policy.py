@@ -284,7 +284,7 @@ def test_draft_length_is_the_best_of_all(shape: tuple[int, float, int, int], sha
     assert rate(step) == pytest.approx(max(rates))
 
 
-@UNTIMED
+@settings(deadline=None, max_examples=300)
 @given(views, tables)
 def test_drafting_never_promises_less_than_plain_decoding(view: BatchView, table: LatencyTable) -> None:
     decoding = tuple(sequence for sequence in view.sequences if sequence.decoding)
