@@ -9,11 +9,11 @@ import torch
 
 from draft_service.config import DraftConfig
 from draft_service.drafter import Drafter
-from draft_service.model_drafter import VARIANT, ModelDrafter
+from draft_service.model_drafter import ModelDrafter
 from draft_service.ngram_drafter import NgramDrafter
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
-from spearhead.model.checkpoint import Checkpoint, load_variants, open_checkpoint
+from spearhead.model.checkpoint import FP16, Checkpoint, load_variants, open_checkpoint
 from spearhead.model.loading import LoadedModel, context_limit, load_model, load_tokenizer
 from spearhead.model.weights import ModelWeights
 from spearhead.v1 import types_pb2
@@ -68,7 +68,7 @@ def _load_ngram(config: DraftConfig, checkpoint: Checkpoint) -> LoadedDrafter:
 
 def _load_model(config: DraftConfig, checkpoint: Checkpoint) -> LoadedDrafter:
     settings = config.model
-    if VARIANT not in checkpoint.variants:
+    if FP16 not in checkpoint.variants:
         raise CheckpointError(
             f"{settings.path} offers {', '.join(checkpoint.variants)}; a draft model runs in full precision, "
             "only the verifier is quantised. Name the full-precision checkpoint"
@@ -80,10 +80,10 @@ def _load_model(config: DraftConfig, checkpoint: Checkpoint) -> LoadedDrafter:
         config_of_model = shorter(checkpoint.config, kept)
 
     def load_weights(dtype: torch.dtype, device: torch.device) -> dict[str, ModelWeights]:
-        (weights,) = load_variants(checkpoint, variants=[VARIANT], dtype=dtype, device=device).values()
+        (weights,) = load_variants(checkpoint, variants=[FP16], dtype=dtype, device=device).values()
         if kept is not None:
             weights = dataclasses.replace(weights, layers=tuple(weights.layers[i] for i in kept))
-        return {VARIANT: weights}
+        return {FP16: weights}
 
     model = load_model(
         checkpoint, settings, config.kv_cache, config=config_of_model, load_weights=load_weights

@@ -9,10 +9,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from draft_service.drafter import DraftItem, Proposal
+from spearhead.model.checkpoint import FP16
 from spearhead.model.engine import Advance, Advanced, Failure, FailureReason, SequenceEngine
 from spearhead.model.sampling import History, sample
-
-VARIANT = "fp16"
 
 
 @dataclass(slots=True)
@@ -132,7 +131,7 @@ def _first_advance(item: DraftItem) -> Advance:
         token_ids=item.token_ids,
         logit_count=1 if item.max_draft_tokens else 0,
         max_compute_tokens=item.max_compute_tokens,
-        variant=VARIANT,
+        variant=FP16,
     )
 
 
@@ -144,5 +143,5 @@ def _next_advance(draft: _Draft, length: int) -> Advance:
         token_ids=draft.token_ids[-1:],
         logit_count=1,
         max_compute_tokens=None,
-        variant=VARIANT,
+        variant=FP16,
     )

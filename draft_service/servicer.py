@@ -7,8 +7,8 @@ import grpc
 
 from draft_service.drafter import Drafter, DraftItem, Proposal
 from draft_service.loading import LoadedDrafter
-from draft_service.model_drafter import VARIANT
 from spearhead.errors import InvalidRequest, NotReady
+from spearhead.model.checkpoint import FP16
 from spearhead.model.engine import Failure
 from spearhead.model.profiler import profile_engine
 from spearhead.telemetry import Telemetry
@@ -92,13 +92,11 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         check_profile_size(model.engine, request.rows, request.contexts)
         timed = await self._thread.run(
             partial(
-                profile_engine, model.engine, VARIANT, request.rows, request.contexts,
+                profile_engine, model.engine, FP16, request.rows, request.contexts,
                 on_progress=self._thread.beat,
             )
         )  # fmt: skip
-        return draft_pb2.DraftServiceProfileKernelsResponse(
-            profile=kernel_profile(model, VARIANT, timed.result)
-        )
+        return draft_pb2.DraftServiceProfileKernelsResponse(profile=kernel_profile(model, FP16, timed.result))
 
     async def _propose(
         self, stream: int, drafter: Drafter, request: draft_pb2.ProposeRequest, receipt: Receipt

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from spearhead.errors import ConfigError
-from spearhead.model.checkpoint import load_variants, offered_variants, open_checkpoint
+from spearhead.model.checkpoint import FP16, W4, W4_EC, load_variants, offered_variants, open_checkpoint
 from spearhead.model.loading import LoadedModel, load_model
 from spearhead.model.quantization import QuantizationScheme
 from verify_service.config import VariantSettings, VerifyConfig
@@ -29,7 +29,7 @@ def load(config: VerifyConfig) -> tuple[LoadedModel, str]:
         offered = offered_variants(checkpoint, quantization=scheme, full_precision=full_precision)
         held = offered if wanted.hold == ("auto",) else wanted.hold
         serve = choose_served(wanted, held)
-        if scheme is not None and "w4" not in held:
+        if scheme is not None and W4 not in held:
             raise ConfigError(
                 f"variants.quantization is {wanted.quantization!r}, but variants.hold has no w4; add it, or "
                 "leave the scheme out"
@@ -58,7 +58,7 @@ def choose_served(wanted: VariantSettings, held: Sequence[str]) -> str:
         ConfigError: ``serve`` is not among the variants held.
     """
     if wanted.serve == "auto":
-        return next(name for name in ("w4+ec", "w4", "fp16") if name in held)
+        return next(name for name in (W4_EC, W4, FP16) if name in held)
     if wanted.serve not in held:
         raise ConfigError(f"variants.serve is {wanted.serve!r}; held are {', '.join(held)}")
     return wanted.serve

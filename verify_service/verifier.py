@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from spearhead.model.checkpoint import FP16
 from spearhead.model.engine import Advance, Advanced, Failure, FailureReason, SequenceEngine
 from spearhead.model.sampling import History, Logprobs, SamplingParameters, logprobs, sample
-
-FULL_PRECISION = "fp16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,7 @@ class Verifier:
             token_ids=item.token_ids,
             logit_count=0 if item.sampling is None else item.draft_count + 1,
             max_compute_tokens=item.max_compute_tokens,
-            variant=FULL_PRECISION if item.full_precision else self._variant,
+            variant=FP16 if item.full_precision else self._variant,
         )
 
     def _accept(self, item: VerifyItem, advanced: Advanced | Failure) -> Verified | Failure:

@@ -1,9 +1,8 @@
 """Linear layers over weights that oneDNN has laid out once, instead of in every call.
 
-Reading the weights is what a step costs. With plain weights the library rearranges them in each call: on an
-AMD EPYC (AVX-512 BF16, 2 threads, torch 2.13) a (3072, 576) bfloat16 layer reads 12.6 GB/s plain and 20
-packed at one row, 9.4 and 20 at eight; float32 10 and 23. The operators are those that ``torch.compile``
-emits for frozen weights.
+Reading the weights is what a step costs, and with plain weights the library rearranges them in each call;
+``python -m kernels.linear.bench`` shows the difference. The operators are those that ``torch.compile`` emits
+for frozen weights.
 
 A packed weight is an opaque tensor that keeps shape and dtype; only :func:`linear` can use it.
 """

@@ -181,10 +181,6 @@ class SequenceEngine:
         """All live sequences."""
         return list(self._live)
 
-    def variant_of(self, key: Hashable) -> str:
-        """The weights that computed a sequence's KV."""
-        return self._live[key].cache.variant
-
     def check_integrity(self) -> None:
         """Proves the page table's invariants against the live sequences."""
         self.pages.check_integrity(live.cache for live in self._live.values())
