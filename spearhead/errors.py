@@ -126,6 +126,10 @@ class CheckpointError(StartupError):
     """A model folder or file cannot be used."""
 
 
+class CalibrationError(StartupError):
+    """Statistics, training or evaluation met numbers or files that it cannot use."""
+
+
 _BY_REASON: dict[str, type[SpearheadError]] = {
     cls("").reason: cls
     for cls in (
