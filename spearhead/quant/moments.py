@@ -45,7 +45,7 @@ class MomentsAccumulator:
 
     def __init__(self, module: str, width: int, device: torch.device) -> None:
         self._module = module
-            self._second = torch.zeros(width, width, dtype=torch.float64, device=device)
+        self._second = torch.zeros(width, width, dtype=torch.float64, device=device)
         self._sum_abs, self._peak_mean_abs, self._peak_abs = (
             torch.zeros(width, dtype=torch.float64, device=device) for _ in range(3)
         )
