@@ -11,7 +11,7 @@ GateWeights = tuple[Tensor, Tensor, Tensor, Tensor]
 """``w1 (h, R)``, ``b1 (h,)``, ``w2 (R, h)``, ``b2 (R,)``."""
 
 # Outlier tokens would saturate the gate's first layer; the product below keeps the raw code.
-_GATE_INPUT_LIMIT = 8.0
+GATE_INPUT_LIMIT = 8.0
 
 
 def compensate(x: Tensor, a: Tensor, b: Tensor, gate: GateWeights | None = None) -> Tensor:
@@ -34,6 +34,6 @@ def compensate(x: Tensor, a: Tensor, b: Tensor, gate: GateWeights | None = None)
 
 def _gate(code: Tensor, gate: GateWeights) -> Tensor:
     w1, b1, w2, b2 = (tensor.float() for tensor in gate)
-    limited = code.clamp(-_GATE_INPUT_LIMIT, _GATE_INPUT_LIMIT)
+    limited = code.clamp(-GATE_INPUT_LIMIT, GATE_INPUT_LIMIT)
     hidden = torch.nn.functional.silu(limited @ w1.T + b1)
     return 2 * torch.sigmoid(hidden @ w2.T + b2)

@@ -1,0 +1,181 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.compensator import compensate
+from spearhead.errors import CalibrationError
+from spearhead.model.checkpoint import open_checkpoint
+from spearhead.model.checkpoint.layout import linear_modules
+from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
+from spearhead.quant.factor_precision import FactorBits, round_factor
+from spearhead.quant.layers import ResidentLayers, StreamedLayers, final_hidden
+from spearhead.quant.lesson import Lesson, prepare_lesson, shuffled, token_weights
+from spearhead.quant.low_rank import LowRank, scaled_svd
+from spearhead.quant.student import CompensatedLinear, GateShape, TrainableCompensator
+from spearhead.quant.training import ParameterGroup, TrainingConfig, TrainingResult, train
+
+CPU = torch.device("cpu")
+CHANNEL = QuantizationScheme.parse("channel")
+MODULES = {"model.layers.0.mlp.down_proj": (64, 96), "model.layers.1.self_attn.q_proj": (64, 64)}
+QUICK = TrainingConfig(steps=12, sequences_per_step=8, evaluate_every=4, learning_rate=3e-3)
+
+
+class Classroom:
+    """A full-precision teacher, its 4-bit student, and tokens."""
+
+    def __init__(self, folder: Path) -> None:
+        checkpoint = open_checkpoint(str(folder))
+        self.teacher = ResidentLayers(StreamedLayers(checkpoint, dtype=torch.float32, device=CPU))
+        self.student = ResidentLayers(
+            StreamedLayers(
+                checkpoint,
+                dtype=torch.float32,
+                device=CPU,
+                replace=lambda _, weight: dequantize(*rtn(weight, CHANNEL, torch.float32)),
+            )
+        )
+        generator = torch.Generator().manual_seed(5)
+        ids = torch.randint(3, 300, (76, 24), generator=generator)
+        weight = token_weights(torch.zeros_like(ids, dtype=torch.bool), 1)
+        self.lesson = prepare_lesson(self.teacher, ids[:64], weight[:64], batch_size=16)
+        self.held_out = prepare_lesson(self.teacher, ids[64:], weight[64:], batch_size=16)
+
+    def closed_form(self, bits: FactorBits) -> CompensatedLinear:
+        made = {}
+        for module in linear_modules(self.teacher.config):
+            layer, _, part = module.removeprefix("model.layers.").partition(".")
+            full, rounded = (m.layer(int(layer))[f"{part}.weight"] for m in (self.teacher, self.student))
+            made[module] = TrainableCompensator(scaled_svd(full - rounded, None, 8), bits, None, CPU)
+        return CompensatedLinear(made)
+
+    def train(self, linear: CompensatedLinear, config: TrainingConfig) -> TrainingResult:
+        groups = [
+            ParameterGroup(parameters=list(linear.factor_parameters()), learning_rate=config.learning_rate)
+        ]
+        gates = list(linear.gate_parameters())
+        if gates:
+            groups.append(ParameterGroup(parameters=gates, learning_rate=config.gate_learning_rate))
+        return train(self.student, linear, groups, self.teacher.head, self.lesson, self.held_out, config)
+
+
+@pytest.fixture
+def classroom(tiny_checkpoint: Callable[..., Path]) -> Classroom:
+    return Classroom(tiny_checkpoint("llama"))
+
+
+def compensators(*, bits: int = 16, gate: GateShape | None = None, rank: int = 4) -> CompensatedLinear:
+    generator = torch.Generator().manual_seed(2)
+    made = {}
+    for module, (outputs, inputs) in MODULES.items():
+        start = LowRank(
+            a=0.1 * torch.randn(rank, inputs, generator=generator),
+            b=0.01 * torch.randn(outputs, rank, generator=generator),
+            energies=torch.zeros(1),
+        )
+        made[module] = TrainableCompensator(start, bits, gate, CPU)  # type: ignore[arg-type]
+    return CompensatedLinear(made)
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+def test_training_lowers_the_held_out_loss_and_keeps_its_best_state(
+    classroom: Classroom, bits: FactorBits
+) -> None:
+    linear = classroom.closed_form(bits)
+    result = classroom.train(linear, replace(QUICK, steps=48, evaluate_every=12))
+    assert [point.step for point in result.curve] == [0, 12, 24, 36, 48]
+    assert result.best.held_out_kl == min(point.held_out_kl for point in result.curve)
+    assert result.best.held_out_kl < 0.99 * result.curve[0].held_out_kl
+    assert result.curve[-1].train_kl < 0.97 * result.curve[1].train_kl
+    again = classroom.train(linear, replace(QUICK, steps=0))
+    assert again.curve[0].held_out_kl == pytest.approx(result.best.held_out_kl, rel=1e-6)
+
+
+def test_training_is_reproducible_and_depends_on_its_seed(classroom: Classroom) -> None:
+    first, again = (classroom.train(compensators(), QUICK) for _ in range(2))
+    other = classroom.train(compensators(), replace(QUICK, seed=1))
+    assert first.curve[-1] == again.curve[-1]
+    assert first.curve[-1].train_kl != other.curve[-1].train_kl
+
+
+def test_recomputing_layers_changes_nothing(classroom: Classroom) -> None:
+    plain, recomputed = (
+        classroom.train(compensators(), replace(QUICK, recompute_layers=recompute))
+        for recompute in (False, True)
+    )
+    assert plain.best.held_out_kl == pytest.approx(recomputed.best.held_out_kl, rel=1e-5)
+
+
+def test_a_fresh_gate_is_the_identity_and_learns(classroom: Classroom) -> None:
+    static, gated = compensators(), compensators(gate=GateShape.for_rank(4))
+    tokens = classroom.lesson.token_ids[:2]
+    assert torch.equal(
+        final_hidden(classroom.student, tokens, static), final_hidden(classroom.student, tokens, gated)
+    )
+    classroom.train(gated, QUICK)
+    gate = gated.compensators["model.layers.0.mlp.down_proj"].gate
+    assert gate is not None
+    assert all(float(p.detach().abs().max()) > 0 for p in (gate.w2, gate.b2))
+
+
+def test_patience_ends_training_that_gets_worse(classroom: Classroom) -> None:
+    wild = replace(QUICK, learning_rate=1.0, clip_norm=1e9, steps=40, patience=2)
+    result = classroom.train(compensators(), wild)
+    assert result.stopped_early
+    assert len(result.curve) == 3
+    assert result.best == result.curve[0]
+
+
+def test_a_loss_that_is_not_finite_is_an_error(classroom: Classroom) -> None:
+    linear = compensators()
+    with torch.no_grad():
+        linear.compensators["model.layers.0.mlp.down_proj"].a[0, 0] = float("nan")
+    with pytest.raises(CalibrationError, match="not finite at step 0"):
+        classroom.train(linear, QUICK)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_trained_form_is_the_served_form(gated: bool) -> None:
+    linear = compensators(bits=8, gate=GateShape.for_rank(4) if gated else None)
+    trained = linear.compensators["model.layers.0.mlp.down_proj"]
+    gate = trained.gate
+    if gate is not None:
+        with torch.no_grad():
+            gate.w2.normal_(generator=torch.Generator().manual_seed(3))
+    x = 20 * torch.randn(5, 96, generator=torch.Generator().manual_seed(4))
+    a, b = trained.stored()
+    served = compensate(x, a, b, None if gate is None else (gate.w1, gate.b1, gate.w2, gate.b2))
+    torch.testing.assert_close(trained(x), served, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("bits", "levels"), [(8, 255), (4, 15)])
+def test_rounded_factors_have_few_levels_a_component_and_full_gradients(bits: int, levels: int) -> None:
+    factor = torch.randn(3, 4000, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    rounded = round_factor(factor, bits)  # type: ignore[arg-type]
+    for row in rounded.detach():
+        assert len(row.unique()) <= levels
+    peaks = factor.detach().abs().amax(1, keepdim=True)
+    # Half a step, and the scale itself is rounded to bfloat16.
+    assert bool(((rounded - factor).detach().abs() <= peaks * (1.05 / (levels - 1) + 2**-8)).all())
+    (gradient,) = torch.autograd.grad(rounded.sum(), factor)
+    assert torch.equal(gradient, torch.ones_like(factor))
+
+
+def test_starts_of_documents_do_not_count() -> None:
+    starts = torch.zeros(2, 8, dtype=torch.bool)
+    starts[1, 4] = True
+    assert token_weights(starts, 2).tolist() == [[0, 0, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0, 1, 1]]
+
+
+def test_every_epoch_sees_every_sequence_once() -> None:
+    chosen = torch.cat(list(shuffled(12, 5, 12, seed=3)))
+    assert [sorted(part.tolist()) for part in chosen.split(12)] == [list(range(12))] * 5
+
+
+def test_a_lesson_is_the_teachers_answer_in_any_batch(classroom: Classroom) -> None:
+    lesson = classroom.lesson
+    alone = final_hidden(classroom.teacher, lesson.token_ids[3:4])
+    torch.testing.assert_close(lesson.teacher[3:4], alone, rtol=1e-5, atol=1e-5)
+    assert isinstance(lesson.rows(torch.tensor([1, 2])), Lesson)
