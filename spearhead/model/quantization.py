@@ -1,4 +1,4 @@
-"""Symmetric 4-bit round-to-nearest: which scale, which code.
+"""Symmetric 4-bit round-to-nearest: which scale, which code; and weights that are codes already.
 
 The scale is rounded to its storage type *before* codes are computed, so that what is written to disk
 dequantises to exactly what was measured in memory.
@@ -14,11 +14,12 @@ from torch import Tensor
 from kernels.w4a16 import CODE_MAX, CODE_MIN, dequantize
 from spearhead.errors import ConfigError
 
-__all__ = ["Granularity", "QuantizationScheme", "dequantize", "rtn"]
+__all__ = ["Granularity", "InputGroups", "QuantizationScheme", "QuantizedWeight", "dequantize", "rtn"]
 
 Granularity = Literal["tensor", "channel", "group"]
 _GROUP_SIZES = (32, 64, 128)
 _CONVENTIONS = (7.0, 7.5, 8.0)
+_ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,3 +111,85 @@ def _storable(scales: Tensor, dtype: torch.dtype) -> Tensor:
     # scale; 1 keeps readers that divide by it away from infinities.
     raised = scales.clamp(min=torch.finfo(dtype).tiny)
     return torch.where(scales == 0, torch.ones_like(scales), raised).to(dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputGroups:
+    """Which inputs of a quantised module share a scale.
+
+    Attributes:
+        size: Consecutive inputs in a group; 0 = all inputs of a row.
+        act_order: The inputs of a group are scattered (``group_index`` says where).
+    """
+
+    size: int
+    act_order: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedWeight:
+    """One projection's weights as codes.
+
+    ``w[n, k] = (codes[n, k] - zeros[n, g]) * scales[n, g] + minimums[n, g]``
+
+    Codes are signed whatever the format: unsigned ones come with 8 (4 bits) or 128 (8 bits) subtracted, and
+    so do their zero points. g is ``group_index[k]``, or ``k // (K / G)`` without an index.
+
+    Attributes:
+        bits: 4 or 8; codes lie in ``[-8, 7]`` or ``[-128, 127]``.
+        codes: int8 ``(N, K)``.
+        scales: Any float ``(N, G)``, finite, possibly negative.
+        zeros: int16 ``(N, G)``; ``None`` = all zero: symmetric.
+        minimums: Any float ``(N, G)``; ``None`` = all zero.
+        group_index: int32 ``(K,)``, each in ``[0, G)``; ``None`` = groups of equal size in order.
+
+    Raises:
+        ValueError: Shapes or types that do not fit together.
+    """
+
+    bits: int
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor | None = None
+    minimums: Tensor | None = None
+    group_index: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.bits not in (4, 8) or self.codes.dtype != torch.int8 or self.codes.ndim != 2:
+            raise ValueError(f"{self.bits}-bit codes are {self.codes.dtype} {tuple(self.codes.shape)}")
+        rows, columns = self.codes.shape
+        for tensor in (self.scales, self.zeros, self.minimums):
+            if tensor is not None and (tensor.ndim != 2 or tensor.shape != (rows, self.scales.shape[1])):
+                raise ValueError(f"{tuple(tensor.shape)} does not fit codes {(rows, columns)}")
+        if self.group_index is None and columns % self.scales.shape[1]:
+            raise ValueError(f"{self.scales.shape[1]} groups do not divide K = {columns}")
+        if self.group_index is not None and self.group_index.shape != (columns,):
+            raise ValueError(f"group index {tuple(self.group_index.shape)} does not fit K = {columns}")
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether a weight is code times scale and nothing more."""
+        return self.zeros is None and self.minimums is None
+
+    def dequantize(self) -> Tensor:
+        """The weights, float32 ``(N, K)``.
+
+        The product is exact with 16-bit scales; a minimum or a float32 scale rounds once.
+        """
+        weights = torch.empty(self.codes.shape)
+        for start in range(0, self.codes.shape[0], _ROWS_AT_ONCE):  # bounds the temporaries
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            block = self.codes[rows].float()
+            if self.zeros is not None:
+                block -= self._spread(self.zeros[rows])
+            block *= self._spread(self.scales[rows])
+            if self.minimums is not None:
+                block += self._spread(self.minimums[rows])
+            weights[rows] = block
+        return weights
+
+    def _spread(self, grouped: Tensor) -> Tensor:
+        """From one value a group to one value an input, float32."""
+        if self.group_index is not None:
+            return grouped.float()[:, self.group_index]
+        return grouped.float().repeat_interleave(self.codes.shape[1] // grouped.shape[1], dim=1)

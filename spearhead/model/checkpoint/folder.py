@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +19,7 @@ from spearhead.model.checkpoint.tensor_files import (
     find_tensor_files,
     read_json,
 )
+from spearhead.model.quantization import InputGroups
 
 
 class FolderCheckpoint:
@@ -32,6 +34,7 @@ class FolderCheckpoint:
     """
 
     quantization = ""
+    input_groups: Mapping[str, InputGroups] = MappingProxyType({})
     compensators: CompensatorSet | None = None
     full_precision_source: FullPrecisionSource | None = None
     variants: tuple[str, ...] = ("fp16",)
@@ -51,10 +54,15 @@ class FolderCheckpoint:
             raise
 
     @cached_property
+    def weight_digests(self) -> Mapping[str, str]:
+        """SHA-256 of the safetensors files."""
+        return self._files.digests()
+
+    @cached_property
     def revision(self) -> str:
         """Digest of ``config.json`` and the weights."""
-        paths = (self.path / "config.json", *self._files.paths)
-        return combined_digest({path.name: file_digest(path) for path in paths})
+        digests = {"config.json": file_digest(self.path / "config.json")}
+        return combined_digest({**digests, **self.weight_digests})
 
     @property
     def stored_bytes(self) -> int:
@@ -65,6 +73,9 @@ class FolderCheckpoint:
         """One tensor, as stored."""
         self._files.float_dtype(name)
         return self._files.tensor(name)
+
+    def quantized_weight(self, module: str) -> None:
+        """``None``: every module is dense."""
 
     def close(self) -> None:
         """Closes the files."""

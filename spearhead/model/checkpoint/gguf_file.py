@@ -1,7 +1,8 @@
-"""A GGUF file, dequantised tensor by tensor."""
+"""A GGUF file, dequantised tensor by tensor, or with its blocks kept as codes."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -15,11 +16,20 @@ from torch import Tensor
 
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
-from spearhead.model.checkpoint.compensators import CompensatorSet
+from spearhead.model.checkpoint.compensators import CompensatorSet, find_compensators, load_compensators
+from spearhead.model.checkpoint.gguf_blocks import GROUP_SIZE, decode_blocks, is_decoded
 from spearhead.model.checkpoint.gguf_config import config_from_gguf
-from spearhead.model.checkpoint.layout import EMBEDDING, FINAL_NORM, HEAD, check_shapes, expected_shapes
+from spearhead.model.checkpoint.layout import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    check_shapes,
+    expected_shapes,
+    linear_modules,
+)
 from spearhead.model.checkpoint.source import FullPrecisionSource
-from spearhead.model.checkpoint.tensor_files import file_digest
+from spearhead.model.checkpoint.tensor_files import combined_digest, file_digest
+from spearhead.model.quantization import InputGroups, QuantizedWeight
 
 _GLOBAL = {"token_embd": EMBEDDING, "output_norm": FINAL_NORM, "output": HEAD}
 _IN_LAYER = {
@@ -43,22 +53,24 @@ _READER_ERRORS = (ValueError, IndexError, KeyError, OverflowError, TypeError, OS
 
 
 class GgufCheckpoint:
-    """A model in one GGUF file. Block-quantised tensors are its full precision: they are dequantised.
+    """A model in one GGUF file.
+
+    Block-quantised tensors are its full precision: they are dequantised. On demand the projections in Q4_0,
+    Q4_1 and Q8_0 are its quantised weights instead, with compensators in ``spear`` beside the file.
 
     Args:
         path: The file.
+        keep_codes: Offer ``w4`` in place of ``fp16``.
 
     Raises:
-        CheckpointError: Damaged, of an architecture or tensor type that is not supported, or incomplete.
+        CheckpointError: Damaged, of an architecture or tensor type that is not supported, or incomplete;
+            codes are to be kept and there are none.
     """
 
-    quantization = ""
-    compensators: CompensatorSet | None = None
     full_precision_source: FullPrecisionSource | None = None
     generation_config: Mapping[str, Any] | None = None
-    variants: tuple[str, ...] = ("fp16",)
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep_codes: bool = False) -> None:
         self.path = path
         reader = _read(path)
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
@@ -79,15 +91,58 @@ class GgufCheckpoint:
         self._names = {_canonical(name): name for name in shapes}
         self.shapes: Mapping[str, tuple[int, ...]] = {_canonical(name): shapes[name] for name in shapes}
         check_shapes(self.config, self.shapes, str(path))
+        self._kinds = self._block_kinds() if keep_codes else {}
+        self.quantization = _description(self._kinds, path) if keep_codes else ""
+        self.compensators = self._load_compensators() if keep_codes else None
+
+    def _block_kinds(self) -> dict[str, GGMLQuantizationType]:
+        """The type of each projection whose codes can be kept, by module."""
+        kinds = {
+            module: self._tensors[self._names[f"{module}.weight"]].tensor_type
+            for module in linear_modules(self.config)
+        }
+        return {module: kind for module, kind in kinds.items() if is_decoded(kind)}
+
+    def _load_compensators(self) -> CompensatorSet | None:
+        file = find_compensators(self.path.parent, None)
+        if file is None:
+            return None
+        return load_compensators(
+            file,
+            modules=linear_modules(self.config),
+            w4_digests=self.weight_digests,
+            quantization=self.quantization,
+        )
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """``fp16``; with codes kept ``w4``, and ``w4+ec`` with compensators."""
+        if not self.quantization:
+            return ("fp16",)
+        return ("w4", "w4+ec") if self.compensators is not None else ("w4",)
+
+    @cached_property
+    def weight_digests(self) -> Mapping[str, str]:
+        """SHA-256 of the file."""
+        return {self.path.name: file_digest(self.path)}
+
+    @property
+    def input_groups(self) -> Mapping[str, InputGroups]:
+        """Groups of 32 wherever codes are kept."""
+        return dict.fromkeys(self._kinds, InputGroups(size=GROUP_SIZE))
 
     @cached_property
     def revision(self) -> str:
-        """Digest of the file."""
-        return f"sha256:{file_digest(self.path)}"
+        """Digest of the file, and of compensators if there are any."""
+        if self.compensators is not None:
+            return combined_digest({**self.weight_digests, "compensators": self.compensators.digest})
+        return f"sha256:{self.weight_digests[self.path.name]}"
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the weights in ``weight_dtype``; the file itself may be smaller."""
+        """Bytes of the weights in ``weight_dtype``, even if the file is smaller; with codes, the file's."""
+        if self.quantization:
+            return sum(int(tensor.n_bytes) for tensor in self._tensors.values())
         elements = sum(prod(shape) for shape in expected_shapes(self.config).values())
         return elements * _ITEM_BYTES[self.weight_dtype]
 
@@ -95,7 +150,24 @@ class GgufCheckpoint:
         """One tensor in float32, rows in Hugging Face's order."""
         if name not in self._names:
             raise CheckpointError(f"tensor {name} is not in {self.path}")
-        values = self._dequantize(self._names[name])
+        return self._rows_in_order(self._dequantize(self._names[name]), name)
+
+    def quantized_weight(self, module: str) -> QuantizedWeight | None:
+        """The codes of a projection; ``None`` when they are not kept, or its type has none that are read."""
+        if module not in self._kinds:
+            return None
+        name = f"{module}.weight"
+        weight = decode_blocks(self._tensors[self._names[name]].data, self._kinds[module], where=name)
+        zeros, minimums = weight.zeros, weight.minimums
+        return replace(
+            weight,
+            codes=self._rows_in_order(weight.codes, name),
+            scales=self._rows_in_order(weight.scales, name),
+            zeros=None if zeros is None else self._rows_in_order(zeros, name),
+            minimums=None if minimums is None else self._rows_in_order(minimums, name),
+        )
+
+    def _rows_in_order(self, values: Tensor, name: str) -> Tensor:
         if self._permuted and ".self_attn.q_proj." in name:
             return _undo_permutation(values, self.config.head_count)
         if self._permuted and ".self_attn.k_proj." in name:
@@ -138,6 +210,17 @@ def _read(path: Path) -> Any:
             f"{path} ({path.stat().st_size} bytes) is no readable GGUF file, or is truncated: {error}. "
             "Download it again"
         ) from error
+
+
+def _description(kinds: Mapping[str, GGMLQuantizationType], path: Path) -> str:
+    """Such as ``w4 gguf Q4_0, group 32``."""
+    names = sorted({kind.name for kind in kinds.values()})
+    if not names:
+        raise CheckpointError(
+            f"{path} holds no projection in Q4_0, Q4_1 or Q8_0, so that there are no codes to keep; choose a "
+            "file of one of these types, or let a quantization be made from it"
+        )
+    return f"w{'8' if names == ['Q8_0'] else '4'} gguf {' and '.join(names)}, group {GROUP_SIZE}"
 
 
 def _metadata(reader: Any) -> dict[str, Any]:

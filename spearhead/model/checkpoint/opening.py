@@ -11,13 +11,17 @@ from spearhead.model.checkpoint.source import Checkpoint
 from spearhead.model.checkpoint.tensor_files import read_json
 
 
-def open_checkpoint(path_or_hub_id: str, revision: str | None = None) -> Checkpoint:
+def open_checkpoint(
+    path_or_hub_id: str, revision: str | None = None, *, gguf_codes: bool = False
+) -> Checkpoint:
     """Opens a checkpoint; its format is found by looking.
 
     Args:
-        path_or_hub_id: A folder with ``config.json`` and safetensors (full precision, or 4-bit
-            compressed-tensors), a ``.gguf`` file, or a hub id such as ``owner/name``.
+        path_or_hub_id: A folder with ``config.json`` and safetensors (full precision, or compressed-tensors,
+            GPTQ or AWQ in 4 or 8 bits), a ``.gguf`` file, or a hub id such as ``owner/name``.
         revision: Of a hub id: branch, tag or commit.
+        gguf_codes: Read the blocks of a ``.gguf`` file as quantised weights (``w4``). By default what they
+            dequantise to is the model's full precision (``fp16``).
 
     Raises:
         CheckpointError: What it is, what is wrong with it, and what to do.
@@ -26,7 +30,9 @@ def open_checkpoint(path_or_hub_id: str, revision: str | None = None) -> Checkpo
     if path.is_file():
         if path.suffix != ".gguf":
             raise CheckpointError(f"{path} is a file but no .gguf; give the folder that holds config.json")
-        return GgufCheckpoint(path)
+        return GgufCheckpoint(path, keep_codes=gguf_codes)
+    if gguf_codes:
+        raise CheckpointError(f"{path} is no .gguf file, whose blocks could be read as codes; leave that out")
     if not path.exists():
         if not is_hub_id(path_or_hub_id):
             raise CheckpointError(f"{path} does not exist; give a model folder, a .gguf file or a hub id")

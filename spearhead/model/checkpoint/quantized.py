@@ -1,22 +1,24 @@
-"""A folder with 4-bit weights: compressed-tensors' ``pack-quantized``, perhaps with compensators."""
+"""A folder with quantised weights, perhaps with compensators."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import try_to_load_from_cache
 from torch import Tensor
 
-from kernels.w4a16 import dequantize, unpack
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
-from spearhead.model.checkpoint.compensators import CompensatorSet, load_compensators
+from spearhead.model.checkpoint.awq import AwqReader
+from spearhead.model.checkpoint.compensators import CompensatorSet, find_compensators, load_compensators
 from spearhead.model.checkpoint.folder import read_generation_config
+from spearhead.model.checkpoint.gptq import GptqReader
 from spearhead.model.checkpoint.hub import is_hub_id
 from spearhead.model.checkpoint.layout import check_shapes, linear_modules
+from spearhead.model.checkpoint.module_reader import ModuleReader
+from spearhead.model.checkpoint.pack_quantized import PackQuantizedReader
 from spearhead.model.checkpoint.source import FullPrecisionSource
 from spearhead.model.checkpoint.tensor_files import (
     TensorFiles,
@@ -24,13 +26,19 @@ from spearhead.model.checkpoint.tensor_files import (
     file_digest,
     find_tensor_files,
 )
+from spearhead.model.quantization import InputGroups, QuantizedWeight
 
 _log = logging.getLogger(__name__)
-_PACKED, _SCALE, _SHAPE = ".weight_packed", ".weight_scale", ".weight_shape"
+_Factory = Callable[[TensorFiles, Mapping[str, Any], ModelConfig, Path], ModuleReader]
+_READERS: Mapping[str, _Factory] = {
+    "compressed-tensors": PackQuantizedReader,
+    "gptq": GptqReader,
+    "awq": AwqReader,
+}
 
 
 class QuantizedCheckpoint:
-    """Weights in 4 bits beside 16-bit embeddings, norms, biases and head.
+    """Weights in 4 or 8 bits beside 16-bit embeddings, norms and biases.
 
     Args:
         path: The folder.
@@ -45,48 +53,40 @@ class QuantizedCheckpoint:
         self.hugging_face_config = config
         self.generation_config = read_generation_config(path)
         self.config = ModelConfig.from_hugging_face(config, self.generation_config)
-        sharing = _check_quantization(config["quantization_config"], path)
-        self._spear: Mapping[str, Any] = config.get("spear", {})
-        self.quantization = str(self._spear.get("quantization", f"w4 symmetric, {sharing}"))
+        self._spear = _table(config, "spear", path)
         self._files = TensorFiles(find_tensor_files(path))
         try:
-            self.shapes = self._logical_shapes()
+            self._reader = _reader(
+                self._files, _table(config, "quantization_config", path), self.config, path
+            )
+            self.quantization = str(self._spear.get("quantization", self._reader.description))
+            self.shapes = self._reader.shapes
             check_shapes(self.config, self.shapes, str(path))
-            self.weight_dtype = self._files.float_dtype(self._first_scale())
             self.compensators = self._load_compensators()
         except BaseException:
             self._files.close()
             raise
 
-    def _logical_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        shapes: dict[str, tuple[int, ...]] = {}
-        for name, shape in self._files.shapes.items():
-            if name.endswith(_PACKED):
-                module = name.removesuffix(_PACKED)
-                rows, columns = (int(size) for size in self._files.tensor(module + _SHAPE))
-                if shape != (rows, -(-columns // 8)):
-                    raise CheckpointError(f"{name} has shape {shape}, expected {(rows, -(-columns // 8))}")
-                shapes[f"{module}.weight"] = (rows, columns)
-            elif not name.endswith((_SCALE, _SHAPE)):
-                shapes[name] = shape
-        return shapes
-
-    def _first_scale(self) -> str:
-        for name in self._files.shapes:
-            if name.endswith(_SCALE):
-                return name
-        raise CheckpointError(f"{self.path} says that it is quantised, but has no {_PACKED} tensor")
-
     def _load_compensators(self) -> CompensatorSet | None:
-        name = self._spear.get("ec_file")
-        if name is None:
+        file = find_compensators(self.path, self._spear.get("ec_file"))
+        if file is None:
             return None
         return load_compensators(
-            self.path / str(name),
+            file,
             modules=linear_modules(self.config),
-            w4_digests=self._w4_digests,
+            w4_digests=self.weight_digests,
             quantization=self.quantization,
         )
+
+    @property
+    def weight_dtype(self) -> str:
+        """Type of the scales."""
+        return self._reader.scale_dtype
+
+    @property
+    def input_groups(self) -> Mapping[str, InputGroups]:
+        """How the inputs of each quantised module share scales."""
+        return self._reader.input_groups
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -111,13 +111,14 @@ class QuantizedCheckpoint:
         return None
 
     @cached_property
-    def _w4_digests(self) -> dict[str, str]:
-        return {path.name: file_digest(path) for path in self._files.paths}
+    def weight_digests(self) -> Mapping[str, str]:
+        """SHA-256 of the safetensors files; what compensators belong to."""
+        return self._files.digests()
 
     @cached_property
     def revision(self) -> str:
         """Digest of ``config.json``, the weights and the compensators."""
-        digests = self._w4_digests | {"config.json": file_digest(self.path / "config.json")}
+        digests = {**self.weight_digests, "config.json": file_digest(self.path / "config.json")}
         if self.compensators is not None:
             digests["compensators"] = self.compensators.digest
         return combined_digest(digests)
@@ -128,50 +129,37 @@ class QuantizedCheckpoint:
         return self._files.stored_bytes(self._files.shapes)
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor; a 4-bit weight comes dequantised, in float32."""
-        module = name.removesuffix(".weight")
-        if module + _PACKED not in self._files.shapes:
-            self._files.float_dtype(name)
-            return self._files.tensor(name)
-        scales = self._files.tensor(module + _SCALE)
-        if not bool(torch.isfinite(scales).all()):
-            raise CheckpointError(f"tensor {module}{_SCALE} holds NaN or infinity; make the artefact again")
-        rows, columns = self.shapes[name]
-        if scales.ndim != 2 or scales.shape[0] != rows or columns % scales.shape[1]:
-            raise CheckpointError(
-                f"{module}{_SCALE} has shape {tuple(scales.shape)}, which does not fit weights "
-                f"{(rows, columns)}"
-            )
-        return dequantize(unpack(self._files.tensor(module + _PACKED), columns), scales)
+        """One tensor; a quantised weight comes dequantised, in float32."""
+        weight = self.quantized_weight(name.removesuffix(".weight")) if name.endswith(".weight") else None
+        if weight is not None:
+            return weight.dequantize()
+        self._files.float_dtype(name)
+        return self._files.tensor(name)
+
+    def quantized_weight(self, module: str) -> QuantizedWeight | None:
+        """Codes and scales; ``None`` for a module that was left dense."""
+        return self._reader.weight(module) if module in self._reader.input_groups else None
 
     def close(self) -> None:
         """Closes the files."""
         self._files.close()
 
 
-def _check_quantization(config: Mapping[str, Any], path: Path) -> str:
-    """Refuses what is not symmetric W4 weight-only; returns how weights share scales."""
-    method, form = config.get("quant_method"), config.get("format")
-    if (method, form) != ("compressed-tensors", "pack-quantized"):
+def _reader(
+    files: TensorFiles, quantization: Mapping[str, Any], model: ModelConfig, path: Path
+) -> ModuleReader:
+    method = quantization.get("quant_method")
+    reader = _READERS.get(str(method))
+    if reader is None:
         raise CheckpointError(
-            f"{path} is quantised with {method!r}, format {form!r}; supported is compressed-tensors' "
-            "pack-quantized. Quantise the full-precision checkpoint with `spearhead quantize`"
+            f"{path} is quantised with {method!r}; supported are {', '.join(_READERS)}. "
+            "Quantise the full-precision checkpoint with `spearhead quantize`"
         )
-    groups = list(config.get("config_groups", {}).values())
-    weights: Mapping[str, Any] = groups[0].get("weights") or {} if len(groups) == 1 else {}
-    supported = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False, "actorder": None}
-    wrong = [f"{key} {weights.get(key)!r}" for key, value in supported.items() if weights.get(key) != value]
-    if weights.get("strategy") not in ("channel", "group"):
-        wrong.append(f"strategy {weights.get('strategy')!r}")
-    if len(groups) != 1:
-        wrong = [f"{len(groups)} config_groups"]
-    elif groups[0].get("input_activations") is not None:
-        wrong.append("quantised activations")
-    if config.get("kv_cache_scheme") is not None:
-        wrong.append("a quantised KV cache")
-    if wrong:
-        raise CheckpointError(
-            f"{path} has {', '.join(wrong)}; supported is one group of symmetric 4-bit integer weights, per "
-            "channel or per group, without activation order"
-        )
-    return "per channel" if weights["strategy"] == "channel" else f"group {weights.get('group_size')}"
+    return reader(files, quantization, model, path)
+
+
+def _table(config: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
+    value = config.get(key, {})
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: {key} in config.json is {value!r}; it must be a table")
+    return value

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint.compensators import CompensatorSet
+from spearhead.model.quantization import InputGroups, QuantizedWeight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,14 @@ class Checkpoint(Protocol):
         """Such as ``w4 symmetric, group 32, absmax/7.5``; empty = full precision."""
 
     @property
+    def input_groups(self) -> Mapping[str, InputGroups]:
+        """Module name to how its inputs share scales, for every module that is kept as codes."""
+
+    @property
+    def weight_digests(self) -> Mapping[str, str]:
+        """File name to SHA-256, in hexadecimal, of the files that hold the weights."""
+
+    @property
     def stored_bytes(self) -> int:
         """Size of the weights in 4 bits (quantised) or in ``weight_dtype`` (full precision)."""
 
@@ -76,10 +85,20 @@ class Checkpoint(Protocol):
         """What a quantised checkpoint was made from, when that is on this machine."""
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor on the CPU, any float dtype; 4-bit weights come dequantised, in float32.
+        """One tensor on the CPU, any float dtype; quantised weights come dequantised, in float32.
 
         Raises:
             CheckpointError: No such tensor, or its data cannot be read.
+        """
+
+    def quantized_weight(self, module: str) -> QuantizedWeight | None:
+        """The codes and scales of a module such as ``model.layers.0.mlp.up_proj``.
+
+        Returns:
+            On the CPU; ``None`` = this module is stored dense, as all are in full precision.
+
+        Raises:
+            CheckpointError: Its data cannot be read.
         """
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from math import prod
 from pathlib import Path
@@ -14,7 +14,9 @@ from torch import Tensor
 from spearhead.errors import CheckpointError
 
 _INDEX = "model.safetensors.index.json"
-_FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+"""Safetensors' names of the floats that are read to torch's."""
+
 _ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4}
 
 
@@ -62,6 +64,28 @@ class TensorFiles:
         """Bytes of some tensors."""
         return sum(prod(self.shapes[name]) * _ITEM_BYTES.get(self.dtypes[name], 1) for name in names)
 
+    def digests(self) -> dict[str, str]:
+        """File name to SHA-256, in hexadecimal. Reads every byte."""
+        return {path.name: file_digest(path) for path in self.paths}
+
+    def check(self, name: str, shape: tuple[int, ...], dtypes: Collection[str]) -> None:
+        """Compares a tensor's header with what a format prescribes; reads no data.
+
+        Args:
+            name: The tensor.
+            shape: What it must be.
+            dtypes: Safetensors' names of the types it may have, such as ``I32``.
+
+        Raises:
+            CheckpointError: No such tensor, or of another shape or type.
+        """
+        dtype = self._require(name, self.dtypes)
+        if self.shapes[name] != shape or dtype not in dtypes:
+            raise CheckpointError(
+                f"tensor {name} is {dtype} {self.shapes[name]}, expected {' or '.join(dtypes)} {shape}; the "
+                "file is damaged, or belongs to another model"
+            )
+
     def float_dtype(self, name: str) -> str:
         """The type of a tensor that must be a plain float: ``float16``, ``bfloat16`` or ``float32``.
 
@@ -69,12 +93,12 @@ class TensorFiles:
             CheckpointError: No such tensor, or of another type, such as FP8.
         """
         dtype = self._require(name, self.dtypes)
-        if dtype not in _FLOATS:
+        if dtype not in FLOATS:
             raise CheckpointError(
-                f"tensor {name} is of type {dtype}; supported are float16, bfloat16 and float32, or 4-bit "
-                "compressed-tensors. Choose a checkpoint of one of these"
+                f"tensor {name} is of type {dtype}; supported are float16, bfloat16 and float32, or "
+                "compressed-tensors, GPTQ or AWQ in 4 or 8 bits. Choose a checkpoint of one of these"
             )
-        return _FLOATS[dtype]
+        return FLOATS[dtype]
 
     def tensor(self, name: str) -> Tensor:
         """One tensor, as stored.
@@ -105,8 +129,8 @@ def find_tensor_files(folder: Path) -> list[Path]:
     index = folder / _INDEX
     if index.exists():
         weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise CheckpointError(f"{index} has no weight_map; download the checkpoint again")
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+            raise CheckpointError(f"{index} has no weight_map of file names; download the checkpoint again")
         return [folder / name for name in sorted(set(weight_map.values()))]
     if (folder / "model.safetensors").exists():
         return [folder / "model.safetensors"]
@@ -123,7 +147,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} does not hold a JSON object")

@@ -168,7 +168,7 @@ def test_eight_bit_floats_are_refused_by_name(tiny_checkpoint: Factory) -> None:
         open_checkpoint(str(folder))
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "fp8"])
+@pytest.mark.parametrize("method", ["fp8", "bitsandbytes"])
 def test_other_quantisations_are_refused_with_the_remedy(tiny_checkpoint: Factory, method: str) -> None:
     folder = tiny_checkpoint("llama")
     config = json.loads((folder / "config.json").read_text())

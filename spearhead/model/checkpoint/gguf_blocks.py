@@ -1,0 +1,62 @@
+"""GGUF's blocks of 32 weights as codes and scales."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gguf import GGMLQuantizationType
+from torch import Tensor
+
+from spearhead.errors import CheckpointError
+from spearhead.model.quantization import QuantizedWeight
+
+GROUP_SIZE = 32
+_BLOCK_BYTES = {
+    GGMLQuantizationType.Q4_0: 18,  # scale, 16 bytes of codes
+    GGMLQuantizationType.Q4_1: 20,  # scale, minimum, 16 bytes of codes
+    GGMLQuantizationType.Q8_0: 34,  # scale, 32 bytes of codes
+}
+_OFFSET = 8
+
+
+def is_decoded(kind: GGMLQuantizationType) -> bool:
+    """Whether :func:`decode_blocks` knows a type."""
+    return kind in _BLOCK_BYTES
+
+
+def decode_blocks(data: npt.NDArray[np.uint8], kind: GGMLQuantizationType, *, where: str) -> QuantizedWeight:
+    """The codes and scales of a matrix. Scales are float16 and may be negative.
+
+    Q4_0 is ``scale * (code - 8)``, Q4_1 ``scale * code + minimum``, Q8_0 ``scale * code`` with signed codes.
+
+    Args:
+        data: uint8 ``(N, bytes a row)``.
+        kind: Q4_0, Q4_1 or Q8_0.
+        where: The tensor, for messages.
+
+    Raises:
+        CheckpointError: A scale or a minimum is NaN or infinite.
+    """
+    rows = data.shape[0]
+    blocks = torch.from_numpy(np.ascontiguousarray(data)).reshape(rows, -1, _BLOCK_BYTES[kind])
+    scales = _half(blocks, 0, where)
+    if kind == GGMLQuantizationType.Q8_0:
+        codes = blocks[:, :, 2:].reshape(rows, -1).view(torch.int8)
+        return QuantizedWeight(bits=8, codes=codes, scales=scales)
+    offset_codes = blocks[:, :, -GROUP_SIZE // 2 :]
+    # The low halves of the bytes are the first 16 weights.
+    nibbles = torch.cat([offset_codes & 0xF, offset_codes >> 4], dim=2)
+    codes = nibbles.reshape(rows, -1).view(torch.int8) - _OFFSET
+    if kind == GGMLQuantizationType.Q4_0:
+        return QuantizedWeight(bits=4, codes=codes, scales=scales)
+    zeros = torch.full_like(scales, -_OFFSET, dtype=torch.int16)
+    return QuantizedWeight(bits=4, codes=codes, scales=scales, zeros=zeros, minimums=_half(blocks, 2, where))
+
+
+def _half(blocks: Tensor, at: int, where: str) -> Tensor:
+    """A float16 of each block, ``(N, G)``."""
+    values = blocks[:, :, at : at + 2].contiguous().view(torch.float16).squeeze(2)
+    if not bool(torch.isfinite(values).all()):
+        raise CheckpointError(
+            f"tensor {where} has a block whose scale is NaN or infinite; download the file again"
+        )
+    return values
