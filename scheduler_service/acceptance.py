@@ -6,8 +6,13 @@ While nothing is drafted there is no evidence, so it also fades with idle steps,
 drafting is thereby tried again from time to time after it was switched off.
 """
 
-from collections.abc import Iterable
+from array import array
 from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler_service.decode_batch import Ints
+from scheduler_service.step_cost import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +94,7 @@ def estimate(evidence: Evidence, *, prior: float, step: int, config: AcceptanceC
 
 
 class AcceptanceTracker:
-    """Owns the evidence of all running sequences.
+    """Owns the evidence of all living requests, each under its row in the roster.
 
     Args:
         config: How evidence is weighed.
@@ -98,51 +103,62 @@ class AcceptanceTracker:
     def __init__(self, config: AcceptanceConfig) -> None:
         self._config = config
         self._all = Evidence()
-        self._sequences: dict[int, Evidence] = {}
+        self._accepted = array("d")
+        self._trials = array("d")
+        self._steps = array("d")
 
-    def observe(self, sequence_id: int, *, drafted: int, accepted: int, step: int) -> None:
-        """Takes the verification of one sequence into account; arguments as for :func:`observe`."""
+    def observe(self, row: int, *, drafted: int, accepted: int, step: int) -> None:
+        """Takes the verification of one request into account; arguments as for :func:`observe`."""
         if drafted == 0:
             return
-        before = self._sequences.get(sequence_id, Evidence())
-        self._sequences[sequence_id] = observe(
-            before, drafted=drafted, accepted=accepted, step=step, config=self._config
-        )
-        self._all = observe(self._all, drafted=drafted, accepted=accepted, step=step, config=self._config)
+        self._reach(row)
+        before = Evidence(accepted=self._accepted[row], trials=self._trials[row], step=int(self._steps[row]))
+        config = self._config
+        self._keep(row, observe(before, drafted=drafted, accepted=accepted, step=step, config=config))
+        self._all = observe(self._all, drafted=drafted, accepted=accepted, step=step, config=config)
 
     def estimate_all(self, step: int) -> float:
-        """Acceptance over all sequences; the prior of each."""
+        """Acceptance over all requests; the prior of each."""
         return estimate(self._all, prior=self._config.prior, step=step, config=self._config)
 
-    def estimates(self, sequence_ids: Iterable[int], step: int) -> list[float]:
-        """Acceptance of each sequence, as :func:`estimate` says; an unknown one is like the others.
+    def estimates(self, rows: Ints, step: int) -> Floats:
+        """Acceptance of each request, as :func:`estimate` says; an unknown one is like the others.
 
-        Written out in one loop, for it runs over the whole batch in every step.
+        Args:
+            rows: Their rows, shape (B,).
+            step: The step that is being planned.
+
+        Returns:
+            Probabilities, shape (B,).
         """
+        if not len(rows):
+            return np.zeros(0)
+        self._reach(int(rows.max()))
         prior, config = self.estimate_all(step), self._config
-        prior_weight, fade = config.prior_trials, 0.5 ** (1.0 / config.idle_half_life_steps)
-        prior_accepted = prior_weight * prior
-        result = []
-        for sequence_id in sequence_ids:
-            evidence = self._sequences.get(sequence_id)
-            if evidence is None:
-                result.append(prior)
-                continue
-            age = step - evidence.step
-            weight = fade if age == 1 else fade**age if age > 0 else 1.0
-            result.append(
-                (prior_accepted + weight * evidence.accepted) / (prior_weight + weight * evidence.trials)
-            )
-        return result
+        ages = np.maximum(step - np.frombuffer(self._steps)[rows], 0.0)
+        weights = np.exp2(ages / -config.idle_half_life_steps)
+        trials = np.frombuffer(self._trials)[rows]
+        surplus = np.frombuffer(self._accepted)[rows] - prior * trials
+        return np.asarray(prior + weights * surplus / (config.prior_trials + weights * trials))
 
-    def release(self, sequence_id: int) -> None:
-        """Forgets a finished sequence; what it taught about all stays."""
-        self._sequences.pop(sequence_id, None)
+    def release(self, row: int) -> None:
+        """Forgets a finished request; what it taught about all stays."""
+        if row < len(self._trials):
+            self._keep(row, Evidence())
 
-    def check_integrity(self, running: set[int]) -> None:
-        """Raises ``AssertionError`` when evidence of a sequence is kept that no longer runs."""
-        left = self._sequences.keys() - running
-        assert not left, f"acceptance evidence left behind for sequences {sorted(left)[:8]}"
+    def check_integrity(self, living: set[int]) -> None:
+        """Raises ``AssertionError`` when evidence is kept in a row that no request has."""
+        left = set(np.frombuffer(self._trials).nonzero()[0].tolist()) - living
+        assert not left, f"acceptance evidence left behind in rows {sorted(left)[:8]}"
+
+    def _keep(self, row: int, evidence: Evidence) -> None:
+        self._accepted[row] = evidence.accepted
+        self._trials[row] = evidence.trials
+        self._steps[row] = evidence.step
+
+    def _reach(self, row: int) -> None:
+        for column in (self._accepted, self._trials, self._steps):
+            column.extend([0.0] * (row + 1 - len(column)))
 
 
 def _idle_weight(evidence: Evidence, step: int, config: AcceptanceConfig) -> float:

@@ -1,9 +1,11 @@
 """All requests of the scheduler: which wait, which run, and which pages are to be freed."""
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 
 from scheduler_service.admission import WaitingQueue
 from scheduler_service.request import Request, WorkerSequence
+from scheduler_service.roster import Roster, RunningColumns
 from spearhead.errors import RequestExists
 
 
@@ -39,6 +41,8 @@ class Batch:
         self.verify_releases = ReleaseList()
         self.draft_releases = ReleaseList()
         self._running: dict[int, Request] = {}
+        self._rows = array("q")  # Of the running requests, in the same order.
+        self._roster = Roster()
         self._by_id: dict[str, Request] = {}
 
     def __iter__(self) -> Iterator[Request]:
@@ -51,6 +55,11 @@ class Batch:
     def running(self) -> tuple[Request, ...]:
         """Running requests in order of admission."""
         return tuple(self._running.values())
+
+    @property
+    def columns(self) -> RunningColumns:
+        """The numbers of the running requests as they are now."""
+        return self._roster.columns(tuple(self._running), self._rows)
 
     @property
     def running_count(self) -> int:
@@ -76,6 +85,7 @@ class Batch:
                 f"request {request.request_id!r} is running; use another request_id, or leave it empty"
             )
         self._by_id[request.request_id] = request
+        self._roster.enter(request)
         return self.waiting.push(request, aging_s)
 
     def start(self, request: Request) -> None:
@@ -83,6 +93,15 @@ class Batch:
         waited = self.waiting.discard(request)
         assert waited
         self._running[request.sequence_id] = request
+        self._rows.append(request.row)
+
+    def commit(self, request: Request, token_ids: Sequence[int], now_s: float) -> None:
+        """Tokens of a running request became output, at this monotonic time."""
+        self._roster.commit(request, token_ids, now_s)
+
+    def refuse_drafts(self, request: Request) -> None:
+        """The target could not compute a step with drafts of this request; it gets no more."""
+        self._roster.refuse_drafts(request)
 
     def preempt(self, request: Request, aging_s: float) -> int:
         """Moves a running request back to the queue, where it keeps its age, and frees its pages.
@@ -91,6 +110,7 @@ class Batch:
             How many wait before it.
         """
         del self._running[request.sequence_id]
+        self._rows.remove(request.row)
         self._release(request)
         request.verify.restart()
         request.draft.restart()
@@ -102,7 +122,10 @@ class Batch:
         request.ended = True
         if self._running.pop(request.sequence_id, None) is None:
             self.waiting.discard(request)
+        else:
+            self._rows.remove(request.row)
         self._release(request)
+        self._roster.leave(request)
 
     def preemption_victim(self) -> Request | None:
         """Whom to preempt: of the lowest priority the newest. Never the only one, so that one advances."""
@@ -119,6 +142,8 @@ class Batch:
         running = {request.request_id for request in self._running.values()}
         assert not waiting & running, f"both waiting and running: {waiting & running}"
         assert waiting | running == self._by_id.keys(), "a request is neither waiting nor running"
+        assert self._rows.tolist() == [request.row for request in self._running.values()]
+        self._roster.check_integrity(list(self._by_id.values()))
         assert self.waiting.token_count == sum(request.prompt_length for request in self.waiting)
 
     def _release(self, request: Request) -> None:

@@ -2,41 +2,27 @@
 
 With acceptance a, k drafts are expected to commit 1 + a + … + a^k tokens. A draft deep in one sequence may be
 worth less than a shallow one in another, so a candidate is a pair: no more than ``depth`` passes of the
-drafter, and no draft that is expected to be accepted with a probability below ``floor``. All candidates are
-priced at once, for groups of sequences that are alike in acceptance and cap.
+drafter, and no draft that is expected to be accepted with a probability below ``floor``. All depths of
+a floor share their first passes, so one running sum over passes prices them all. Before anything is priced, a
+bound that no candidate exceeds says whether drafting can pay at all.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from scheduler_service.decode_batch import DecodeBatch, Ints
-from scheduler_service.step_cost import FEW_ROWS, Floats, StepCost
-
-_LEVELS = 20  # Acceptance is rounded to 1 / 20; an estimate is not finer.
-_KEYS = (_LEVELS + 1) * FEW_ROWS
-_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
-_FLOORS = (0.0, 0.25, 0.5, 0.75)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerCosts:
-    """The cost models of the workers with their corrections, and the price of reaching them.
-
-    Attributes:
-        target: The verifier's.
-        draft: The drafter's; None = not measured.
-        target_factor: Measured over predicted time of the verifier.
-        draft_factor: Measured over predicted time of the drafter.
-        hop_s: One round trip, seconds.
-    """
-
-    target: StepCost
-    draft: StepCost | None
-    target_factor: float
-    draft_factor: float
-    hop_s: float
+from scheduler_service.draft_tables import (
+    FLOORS,
+    LEVELS,
+    CandidateTable,
+    ContextTable,
+    candidate_table,
+    context_table,
+    expected_tokens,
+)
+from scheduler_service.step_cost import FEW_ROWS, Floats
+from scheduler_service.worker_costs import WorkerCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +48,7 @@ class DraftLimits:
     gain: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DraftOption:
     """Drafts for all decoding sequences with their price; times are bare, without corrections.
 
@@ -81,181 +67,184 @@ class DraftOption:
     expected_tokens: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftMenu:
-    """C candidates for G groups of alike sequences, priced. Candidate 0 drafts nothing.
+class DraftPricing:
+    """Prices drafts for the decoding sequences of one step.
 
-    Attributes:
-        groups: Group of each sequence, shape (B,).
-        drafts: Drafts of each sequence of a group, shape (G, C).
-        rows: As in :class:`DraftOption`, shape (C,); likewise the following.
-        attention_s: Seconds.
-        draft_s: Seconds.
-        expected_tokens: Tokens.
+    Args:
+        batch: At least one sequence.
+        costs: The cost models; None = everything takes no time.
     """
 
-    groups: Ints
-    drafts: Ints
-    rows: Floats
+    def __init__(self, batch: DecodeBatch, costs: WorkerCosts | None) -> None:
+        self._batch = batch
+        self._costs = costs
+        if costs is not None:
+            self._contexts: ContextTable = context_table(costs.target, costs.draft)
+            self._stretches = self._contexts.bounds.searchsorted(batch.contexts, side="right")
+
+    def plain(self) -> DraftOption:
+        """No drafts."""
+        attention_s, count = 0.0, self._batch.count
+        if self._costs is not None:
+            line = self._contexts.by_drafts[0, :, 0]  # (2, S)
+            attention_s = float(np.vdot(self._histogram(self._stretches, 1), line))
+        return DraftOption(
+            draft_counts=np.zeros(count, dtype=np.int64),
+            rows=count,
+            attention_s=attention_s,
+            draft_s=0.0,
+            expected_tokens=float(count),
+        )
+
+    def option(self, draft_counts: Ints) -> DraftOption:
+        """Drafts that were chosen otherwise, shape (B,), each at most 16."""
+        batch, costs = self._batch, self._costs
+        attention_s = draft_s = 0.0
+        if costs is not None:
+            cells = draft_counts * self._contexts.count + self._stretches
+            histogram = self._histogram(cells, FEW_ROWS)
+            attention_s, draft_s = (self._contexts.by_drafts.reshape(2, -1) @ histogram).tolist()
+            if costs.draft is not None:
+                drafting = np.bincount(draft_counts, minlength=2)[:0:-1].cumsum()  # By pass, the last first.
+                draft_s += float(costs.draft.sampled_pass.at_each(drafting).sum())
+                lag, forward = float(batch.draft_lags @ (draft_counts > 0)), costs.draft.forward
+                draft_s += forward.at(drafting[-1] + lag) - forward.at(drafting[-1])
+        return DraftOption(
+            draft_counts=draft_counts,
+            rows=batch.count + int(draft_counts.sum()),
+            attention_s=attention_s,
+            draft_s=draft_s,
+            expected_tokens=float(expected_tokens()[self._levels(), draft_counts].sum()),
+        )
+
+    def best(self, plain: DraftOption, limits: DraftLimits) -> DraftOption:
+        """The candidate with the most expected tokens a second; ``plain`` when nothing beats it.
+
+        Prompt chunks in the same step are charged to the prompts: a candidate pays what its rows cost on top
+        of the chunks, where the cheap rows of a forward pass may already be taken.
+
+        Args:
+            plain: What :meth:`plain` returned.
+            limits: What to respect.
+        """
+        costs, deepest = self._costs, int(self._batch.draft_caps.max())
+        plain_s = 0.0 if costs is None else _plain_s(costs, plain, limits)
+        if costs is None or not plain_s:
+            return plain
+        table = candidate_table(deepest)
+        keys = self._levels() * (deepest + 1) + self._batch.draft_caps
+        sizes = np.bincount(keys, minlength=table.drafts.shape[1]).astype(np.float64)
+        wanted = limits.gain * plain.expected_tokens / plain_s
+        bound = self._bound(plain, (table.tokens[:deepest] @ sizes).cumsum())
+        if _rates(costs, bound, plain.rows, limits).max() < wanted * (1 - 1e-9):
+            return plain
+        menu = self._menu(plain, table, keys, sizes)
+        rates = _rates(costs, menu, plain.rows, limits)
+        allowed = (rates >= wanted) & (menu.rows + limits.least_rows <= limits.max_rows)
+        if limits.budget_s is not None:
+            allowed &= _least_s(costs, menu, limits) <= limits.budget_s
+        best = int(np.where(allowed, rates, 0.0).argmax())
+        if not allowed[best] or rates[best] * plain_s <= plain.expected_tokens:
+            return plain
+        return DraftOption(
+            draft_counts=table.drafts[best][keys],
+            rows=int(menu.rows[best]),
+            attention_s=float(menu.attention_s[best]),
+            draft_s=float(menu.draft_s[best]),
+            expected_tokens=float(menu.expected_tokens[best]),
+        )
+
+    def _bound(self, plain: DraftOption, tokens: Floats) -> "_Menu":
+        """For each depth, the fewest rows and the least time that it can take, for the most tokens.
+
+        Args:
+            plain: No drafts.
+            tokens: Most tokens beyond one for each sequence, by depth, shape (J,).
+        """
+        assert self._costs
+        assert self._costs.draft
+        depths = np.arange(1, len(tokens) + 1)
+        return _Menu(
+            rows=plain.rows + depths,
+            attention_s=np.full(len(depths), plain.attention_s),
+            draft_s=np.asarray(depths * self._costs.draft.sampled_pass.at(1), dtype=np.float64),
+            expected_tokens=plain.expected_tokens + tokens,
+        )
+
+    def _menu(self, plain: DraftOption, table: CandidateTable, keys: Ints, sizes: Floats) -> "_Menu":
+        """All candidates priced, C = F * J of them: what each pass adds, then a running sum over passes."""
+        assert self._costs
+        draft = self._costs.draft
+        assert draft
+        deepest = len(table.drafts) // len(FLOORS)
+        stretches = self._contexts.count
+        histogram = self._histogram(keys * stretches + self._stretches, len(sizes))
+        by_pass = np.matmul(table.passes, histogram.reshape(2, -1, stretches))  # (2, C, S)
+        passes = (table.passes @ sizes).reshape(-1, deepest)  # Sequences in each, (F, J).
+        added = np.empty((4, *passes.shape))
+        added[0] = passes
+        added[1] = (table.tokens @ sizes).reshape(passes.shape)
+        by_pass = by_pass.reshape(2, -1, deepest, stretches)
+        np.einsum("kfjs,wkjs->wfj", by_pass, self._contexts.by_pass[:, :, :deepest], out=added[2:])
+        added[3] += draft.sampled_pass.at_each(passes)
+        if self._batch.draft_lags.any():
+            lags = table.passes[::deepest] @ np.bincount(keys, self._batch.draft_lags, len(sizes))  # (F,)
+            first = draft.forward.at_each(np.stack((passes[:, 0], passes[:, 0] + lags)))
+            added[3, :, 0] += first[1] - first[0]
+        rows, tokens, attention_s, draft_s = added.cumsum(axis=2).reshape(4, -1)
+        return _Menu(
+            rows=plain.rows + rows,
+            attention_s=plain.attention_s + attention_s,
+            draft_s=draft_s,
+            expected_tokens=plain.expected_tokens + tokens,
+        )
+
+    def _histogram(self, cells: Ints, kinds: int) -> Floats:
+        """Sequences and their tokens of context by kind and stretch, shape (2, kinds * S), flat.
+
+        Args:
+            cells: ``kind * S + stretch`` of each sequence, shape (B,).
+            kinds: How many there are.
+        """
+        size = kinds * self._contexts.count
+        counts, tokens = np.bincount(cells, minlength=size), np.bincount(cells, self._batch.contexts, size)
+        return np.concatenate((counts, tokens))
+
+    def _levels(self) -> Ints:
+        return np.rint(self._batch.acceptances * LEVELS).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Menu:
+    """Candidates with their prices, shape (C,) each; as in :class:`DraftOption`."""
+
+    rows: Ints | Floats
     attention_s: Floats
     draft_s: Floats
     expected_tokens: Floats
 
-    def option(self, candidate: int) -> DraftOption:
-        """One of the candidates."""
-        return DraftOption(
-            draft_counts=self.drafts[:, candidate][self.groups],
-            rows=int(self.rows[candidate]),
-            attention_s=float(self.attention_s[candidate]),
-            draft_s=float(self.draft_s[candidate]),
-            expected_tokens=float(self.expected_tokens[candidate]),
-        )
 
-    def best(self, costs: WorkerCosts, limits: DraftLimits) -> int:
-        """The candidate with the most expected tokens a second; 0 when plain decoding is faster.
-
-        Prompt chunks in the same step are charged to the prompts: a candidate pays what its rows cost on top
-        of the chunks, where the cheap rows of a forward pass may already be taken.
-        """
-        forward, rows = costs.target.forward, self.rows
-        hops_s = costs.hop_s * np.where(self.draft_s > 0, 2, 1)
-        besides_s = self.attention_s + costs.target.head.at_each(rows + limits.ended)
-        draft_s = costs.draft_factor * self.draft_s + hops_s
-        plain = int(rows[0])
-        forward_s = forward.at_each(rows + limits.other_rows)
-        forward_s += forward.at(plain) - forward.at(plain + limits.other_rows)
-        rates = self.expected_tokens / (costs.target_factor * (forward_s + besides_s) + draft_s)
-        feasible = (rows + limits.least_rows <= limits.max_rows) & (rates >= limits.gain * rates[0])
-        if limits.budget_s is not None:
-            least_s = forward.at_each(rows + limits.least_rows) + limits.least_s
-            feasible &= costs.target_factor * (least_s + besides_s) + draft_s <= limits.budget_s
-        feasible[0] = True
-        return int(np.where(feasible, rates, 0.0).argmax())
+def _plain_s(costs: WorkerCosts, plain: DraftOption, limits: DraftLimits) -> float:
+    cost = costs.target
+    verify_s = cost.forward.at(plain.rows) + cost.head.at(plain.rows + limits.ended) + plain.attention_s
+    return costs.target_factor * verify_s + costs.hop_s
 
 
-def draft_menu(batch: DecodeBatch, costs: WorkerCosts) -> DraftMenu:
-    """Prices the sensible candidates for a batch of at least one sequence.
-
-    Args:
-        batch: The decoding sequences.
-        costs: Both cost models.
-    """
-    assert costs.draft is not None
-    # Sequences that get no drafts are alike, whatever their acceptance.
-    levels = np.rint(batch.acceptances * _LEVELS).astype(np.int64)
-    keys = np.where(batch.draft_caps > 0, levels * FEW_ROWS + batch.draft_caps, 0)
-    sizes = np.bincount(keys, minlength=_KEYS)
-    present = sizes.nonzero()[0]
-    group_of_key = sizes  # Reused: from here on the group of each key.
-    weights = sizes[present].astype(np.float64)
-    group_of_key[present] = np.arange(len(present))
-    groups = group_of_key[keys]
-
-    table = _candidates(int(batch.draft_caps.max()))
-    drafts = table.drafts[present]
-    sums = weights @ table.columns[present]
-    count = drafts.shape[1]
-    expected, drafted = sums[:count], sums[count : 2 * count]
-    passes = sums[2 * count :].reshape(count, -1)  # Rows of each pass of the drafter, shape (C, passes).
-    where = _group_contexts(batch, costs.target.attention_contexts, groups, len(present))
-    surface = where @ costs.target.few_rows_attention_s.T  # (G, FEW_ROWS)
-    if not np.array_equal(costs.draft.attention_contexts, costs.target.attention_contexts):
-        where = _group_contexts(batch, costs.draft.attention_contexts, groups, len(present))
-    draft_s = costs.draft.sampled_pass.at_each(passes).sum(axis=1)
-    draft_s += where @ costs.draft.few_rows_attention_s[0] @ drafts
-    lags = np.bincount(groups, batch.draft_lags, len(present)) @ (drafts > 0)
-    first = costs.draft.forward.at_each(np.stack((passes[:, 0], passes[:, 0] + lags)))
-    draft_s += first[1] - first[0]
-    return DraftMenu(
-        groups=groups,
-        drafts=drafts,
-        rows=batch.count + drafted,
-        attention_s=surface[np.arange(len(present))[:, None], drafts].sum(axis=0),
-        draft_s=draft_s,
-        expected_tokens=expected,
-    )
+def _rates(costs: WorkerCosts, menu: _Menu, plain_rows: int, limits: DraftLimits) -> Floats:
+    """Expected tokens a second, shape (C,)."""
+    forward = costs.target.forward
+    forward_s = forward.at_each(menu.rows + limits.other_rows)
+    if limits.other_rows:
+        forward_s += forward.at(plain_rows) - forward.at(plain_rows + limits.other_rows)
+    return menu.expected_tokens / _total_s(costs, menu, forward_s, limits)
 
 
-def price(batch: DecodeBatch, costs: WorkerCosts | None, draft_counts: Ints) -> DraftOption:
-    """Prices drafts that were chosen otherwise, shape (B,), for a batch of at least one sequence."""
-    levels = np.rint(batch.acceptances * _LEVELS).astype(np.int64)
-    attention_s = draft_s = 0.0
-    drafting = bool(draft_counts.any())
-    if costs is not None:
-        segment, share = _locate(costs.target.attention_contexts, batch.contexts)
-        surface = costs.target.few_rows_attention_s
-        low = surface[draft_counts, segment]
-        attention_s = float((low + share * (surface[draft_counts, segment + 1] - low)).sum())
-    if costs is not None and costs.draft is not None and drafting:
-        segment, share = _locate(costs.draft.attention_contexts, batch.contexts)
-        line = costs.draft.few_rows_attention_s[0]
-        each = line[segment] + share * (line[segment + 1] - line[segment])
-        passes = np.bincount(draft_counts)[:0:-1].cumsum()  # Rows of each pass, the last first.
-        lag = float(batch.draft_lags[draft_counts > 0].sum())
-        forward = costs.draft.forward
-        draft_s = float(costs.draft.sampled_pass.at_each(passes).sum() + each @ draft_counts)
-        draft_s += forward.at(passes[-1] + lag) - forward.at(passes[-1])
-    return DraftOption(
-        draft_counts=draft_counts,
-        rows=batch.count + int(draft_counts.sum()),
-        attention_s=attention_s,
-        draft_s=draft_s,
-        expected_tokens=float(_token_table()[levels, draft_counts].sum()),
-    )
+def _least_s(costs: WorkerCosts, menu: _Menu, limits: DraftLimits) -> Floats:
+    """Time with the least progress of prompts, shape (C,)."""
+    forward_s = costs.target.forward.at_each(menu.rows + limits.least_rows) + limits.least_s
+    return _total_s(costs, menu, forward_s, limits)
 
 
-def _group_contexts(batch: DecodeBatch, nodes: Floats, groups: Ints, group_count: int) -> Floats:
-    """How many sequences of each group sit at each context node, shape (G, nodes), by linear shares.
-
-    Its product with times at the nodes sums the interpolated times of a group.
-    """
-    segment, share = _locate(nodes, batch.contexts)
-    cells = groups * len(nodes) + segment
-    size = group_count * len(nodes)
-    weights = np.bincount(cells, 1 - share, size) + np.bincount(cells + 1, share, size)
-    return np.asarray(weights.reshape(group_count, len(nodes)), dtype=np.float64)
-
-
-def _locate(nodes: Floats, contexts: Ints) -> tuple[Ints, Floats]:
-    """Segment between two nodes and position in it for each context, shape (B,) each."""
-    segment = nodes[1:-1].searchsorted(contexts, side="right")
-    low = nodes[segment]
-    return segment, np.maximum((contexts - low) / (nodes[segment + 1] - low), 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidates:
-    """All candidates for every key ``level * FEW_ROWS + cap``; candidate 0 drafts nothing.
-
-    Attributes:
-        drafts: Drafts, shape (keys, C).
-        columns: Expected tokens (C), drafts (C), and for each candidate which passes it takes part in
-            (C x passes), side by side: one product with group sizes sums all of them.
-    """
-
-    drafts: Ints
-    columns: Floats
-
-
-@lru_cache(maxsize=FEW_ROWS)
-def _candidates(deepest: int) -> _Candidates:
-    survival = _acceptance() ** np.arange(1, deepest + 1)  # (levels + 1, deepest)
-    by_level = [np.zeros(_LEVELS + 1, dtype=np.int64)]
-    for depth in [depth for depth in _DEPTHS if depth < deepest] + [deepest]:
-        by_level += [np.minimum((survival >= floor).sum(axis=1), depth) for floor in _FLOORS]
-    unique = np.unique(np.stack(by_level, axis=1), axis=1)  # (levels + 1, C)
-    levels, caps = np.arange(_KEYS) // FEW_ROWS, np.arange(_KEYS) % FEW_ROWS
-    drafts = np.minimum(unique[levels], caps[:, None])
-    takes_part = (drafts[:, :, None] > np.arange(deepest)).reshape(_KEYS, -1)
-    tokens = _token_table()[levels[:, None], drafts]
-    return _Candidates(drafts=drafts, columns=np.concatenate((tokens, drafts, takes_part), axis=1))
-
-
-@lru_cache(maxsize=1)
-def _token_table() -> Floats:
-    """Expected tokens by acceptance level and drafts, shape (levels + 1, FEW_ROWS)."""
-    return np.asarray((_acceptance() ** np.arange(FEW_ROWS)).cumsum(axis=1))
-
-
-def _acceptance() -> Floats:
-    return np.arange(_LEVELS + 1)[:, None] / _LEVELS
+def _total_s(costs: WorkerCosts, menu: _Menu, forward_s: Floats, limits: DraftLimits) -> Floats:
+    verify_s = forward_s + costs.target.head.at_each(menu.rows + limits.ended) + menu.attention_s
+    return costs.target_factor * verify_s + costs.draft_factor * menu.draft_s + 2 * costs.hop_s

@@ -6,12 +6,16 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+
 from scheduler_service.batch import ReleaseList
+from scheduler_service.decode_batch import Ints
 from scheduler_service.draft_patience import DraftPatience
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.peers import DraftInfo
 from scheduler_service.proposals import NO_PROPOSALS, Proposals, read_proposal
 from scheduler_service.request import Request
+from scheduler_service.roster import RunningColumns
 from scheduler_service.step import StepPart
 from scheduler_service.step_trace import DRAFT_METHOD, StepTrace
 from scheduler_service.wire import RESTART_REASONS, pack_token_ids, releases
@@ -56,6 +60,7 @@ class Drafting:
         self._patience = patience
         self._message_ids = itertools.count(1)
         self._step = 0
+        self._session = 0
         self._paused: dict[int, int] = {}  # Sequence id to the step in which it is tried again.
         self._catching_up: set[int] = set()
         self._background: asyncio.Task[None] | None = None
@@ -93,9 +98,13 @@ class Drafting:
         """Whether the drafter is to be told that sequences ended."""
         return self._link is not None and self._link.ready and self._releases.pending(self._link.session)
 
-    def begin_step(self, step: int) -> None:
-        """Step ``step`` is about to be planned."""
+    def begin_step(self, step: int, running: Iterable[Request]) -> None:
+        """Step ``step`` is about to be planned for these requests; a new connection starts from nothing."""
         self._step = step
+        if self._link is not None and self._session != self._link.session:
+            self._session = self._link.session
+            for request in running:
+                request.draft.attach(self._session)
 
     def can_draft_for(self, request: Request) -> bool:
         """Whether drafts for the request may be asked for in the next message."""
@@ -106,33 +115,27 @@ class Drafting:
             and self._paused.get(request.sequence_id, 0) <= self._step
         )
 
-    def prospects(self, running: Sequence[Request], limit: int) -> list[tuple[int, int]]:
+    def prospects(self, running: RunningColumns, limit: int) -> tuple[Ints, Ints]:
         """Most drafts and the lag of each request, as :meth:`can_draft_for` and :meth:`lag` say.
-
-        One flat loop, for it runs over the whole batch in every step.
 
         Args:
             running: The requests.
             limit: Most drafts of any.
+
+        Returns:
+            Both, shape (B,) each.
         """
-        link = self._link
-        if link is None:
-            return [(0, request.draft_lag) for request in running]
-        session, busy, paused, step = link.session, self._catching_up, self._paused, self._step
-        available = link.ready
-        result = []
-        for request in running:
-            state, length, cap = request.draft, len(request.token_ids), 0
-            if state.session != session:
-                state.attach(session)
-            if available and request.sequence_id not in busy and paused.get(request.sequence_id, 0) <= step:
-                cap = request.draft_cap if request.draft_cap < limit else limit
-                remaining = request.max_length - length - 1
-                if cap > remaining:
-                    cap = remaining if remaining > 0 else 0
-            lag = length - state.computed_length - 1
-            result.append((cap, lag if lag > 0 else 0))
-        return result
+        lags = np.maximum(running.lengths - running.draft_lengths - 1, 0)
+        if not self.available:
+            return np.zeros_like(lags), lags
+        # The target adds a token of its own.
+        caps = np.minimum(running.max_lengths - running.lengths - 1, running.draft_caps)
+        caps = np.maximum(np.minimum(caps, limit), 0)
+        paused = (sequence_id for sequence_id, until in self._paused.items() if until > self._step)
+        excluded = self._catching_up.union(paused)
+        if excluded:
+            caps[[sequence_id in excluded for sequence_id in running.sequence_ids]] = 0
+        return caps, lags
 
     def lag(self, request: Request) -> int:
         """Tokens that the drafter must compute for the request before its first draft, but one."""

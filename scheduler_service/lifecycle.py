@@ -170,13 +170,13 @@ class Lifecycle:
         last_s, drafted = accounting.last_token_s, len(part.draft_token_ids)
         output = request.output.push(progress.token_ids)
         kept = output.kept_count
-        request.token_ids.extend(progress.token_ids[:kept])
+        self._batch.commit(request, progress.token_ids[:kept], now_s)
         accepted = accounting.committed(now_s, kept=kept, drafted=drafted, accepted=progress.accepted)
         request.speculation.round(
             accounting.rounds, drafted=drafted, problem="" if drafted else self._drafting.inactive_reason
         )
         self._planner.acceptance.observe(
-            request.sequence_id, drafted=drafted, accepted=progress.accepted, step=step_id
+            request.row, drafted=drafted, accepted=progress.accepted, step=step_id
         )
         self._metrics.round(
             kept=kept,
@@ -210,8 +210,8 @@ class Lifecycle:
         runs = self._batch.runs(request)
         if not runs:
             request.accounting.scheduled(now_s)
+        self._planner.acceptance.release(request.row)
         self._batch.remove(request)
         self._drafting.forget(request.sequence_id)
-        self._planner.acceptance.release(request.sequence_id)
         if runs:
             self._batch.waiting.observe_finish(now_s)

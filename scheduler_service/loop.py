@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from opentelemetry.trace import Tracer
 
@@ -17,11 +17,13 @@ from scheduler_service.recovery import Recovery
 from scheduler_service.request import Request
 from scheduler_service.room import Room
 from scheduler_service.step import StepPart
-from scheduler_service.step_plan import StepPlan
+from scheduler_service.step_plan import PlannedSequence, StepPlan
 from scheduler_service.step_trace import StepTrace
 from scheduler_service.tracing import WallClock
 from scheduler_service.verifying import StepExchange, Verifying
 from spearhead.errors import SpearheadError
+
+Member = tuple[Request, PlannedSequence]
 
 
 class Loop:
@@ -133,9 +135,9 @@ class Loop:
                 for request in self._batch.running:
                     self._verifying.attach(request)
             self._room.admit(start_s)
-            self._drafting.begin_step(self._step_id + 1)
+            self._drafting.begin_step(self._step_id + 1, self._batch.running)
             plan = self._room.plan(self._step_id + 1)
-        if plan is None or not plan.sequences:
+        if plan is None or not plan.sequence_count:
             await self._send_releases()
         else:
             await self._step(plan, start_s)
@@ -156,17 +158,16 @@ class Loop:
     async def _step(self, plan: StepPlan, start_s: float) -> None:
         self._step_id += 1
         by_id = {request.sequence_id: request for request in self._batch.running}
-        trace = self._trace(
-            [by_id[planned.sequence_id] for planned in plan.sequences], "engine.step", start_s
-        )
+        members = [(by_id[planned.sequence_id], planned) for planned in plan.sequences]
+        trace = self._trace([request for request, _ in members], "engine.step", start_s)
         trace.part("schedule", start_s, time.monotonic())
         session = self._verifying.session
-        proposals = await self._propose(plan, by_id, trace)
-        parts = _parts(plan, by_id, proposals)
+        proposals = await self._propose(members, trace)
+        parts = _parts(members, proposals)
         if not parts or session != self._verifying.session:  # Everybody left meanwhile, or the target did.
             trace.end(time.monotonic(), {})
             return
-        self._catch_up(plan, by_id, sum(part.row_count for part in parts))
+        self._catch_up(members, sum(part.row_count for part in parts))
         for part in parts:
             part.request.verify.held = True
             self._lifecycle.resume(part.request, start_s)
@@ -185,26 +186,25 @@ class Loop:
         trace.part("emit", exchange.end_s, end_s)
         trace.end(end_s, self._step_attributes(parts, exchange))
 
-    async def _propose(self, plan: StepPlan, by_id: Mapping[int, Request], trace: StepTrace) -> Proposals:
+    async def _propose(self, members: Sequence[Member], trace: StepTrace) -> Proposals:
         wanted = [
-            (by_id[planned.sequence_id], planned.draft_token_count)
-            for planned in plan.sequences
-            if planned.draft_token_count and self._may_draft(by_id[planned.sequence_id])
+            (request, planned.draft_token_count)
+            for request, planned in members
+            if planned.draft_token_count and self._may_draft(request)
         ]
         return await self._drafting.propose(wanted, trace)
 
     def _may_draft(self, request: Request) -> bool:
         return self._drafting.can_draft_for(request) and self._drafting.lag(request) <= self._max_draft_lag
 
-    def _catch_up(self, plan: StepPlan, by_id: Mapping[int, Request], row_count: int) -> None:
+    def _catch_up(self, members: Sequence[Member], row_count: int) -> None:
         """Brings the drafter up to date beside the target's step, where drafts are wanted or soon will be.
 
         While drafts do not pay, prompts are left alone: on a shared processor the drafter would only slow the
         target down. When they pay again, the plan asks for drafts and the sequences catch up then.
         """
         lagging = []
-        for planned in plan.sequences:
-            request = by_id[planned.sequence_id]
+        for request, planned in members:
             if request.ended or not self._drafting.can_draft_for(request):
                 continue
             lag = self._drafting.lag(request)
@@ -214,7 +214,7 @@ class Loop:
                 lagging.append(request)
         lagging.sort(key=lambda request: not request.decoding)
         budget = max(row_count, self._min_catch_up_tokens)
-        self._drafting.start_catch_up(lagging, budget, lambda members: self._trace(members, "draft.catch_up"))
+        self._drafting.start_catch_up(lagging, budget, lambda caught: self._trace(caught, "draft.catch_up"))
 
     def _learn(
         self, plan: StepPlan, parts: Sequence[StepPart], proposals: Proposals, exchange: StepExchange
@@ -252,11 +252,10 @@ class Loop:
         }
 
 
-def _parts(plan: StepPlan, by_id: Mapping[int, Request], proposals: Proposals) -> list[StepPart]:
+def _parts(members: Sequence[Member], proposals: Proposals) -> list[StepPart]:
     """The parts of those that are still there, with the drafts that came."""
     parts = []
-    for planned in plan.sequences:
-        request = by_id[planned.sequence_id]
+    for request, planned in members:
         proposal = proposals.by_sequence.get(planned.sequence_id)
         drafts = proposal.token_ids if proposal is not None else []
         if not request.ended:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler_service.step_cost import StepCost
-from scheduler_service.step_plan import Limiting, SequenceView
+from scheduler_service.step_plan import Limiting, PromptView
 
 _SLO_POINTS = 10.0
 
@@ -70,14 +70,14 @@ class Clock:
         return self.fixed_s + self.factor * (forward_s + attention_s) <= self.budget_s
 
 
-def by_urgency(prompts: Sequence[SequenceView], *, aging_s: float) -> list[SequenceView]:
+def by_urgency(prompts: Sequence[PromptView], *, aging_s: float) -> list[PromptView]:
     """Most urgent first: by priority that grows with waiting, first come first served among equals.
 
     A prompt gains a point every ``aging_s`` without bound, so that none starves, and up to ten more while it
     uses up its TTFT SLO.
     """
 
-    def urgency(prompt: SequenceView) -> float:
+    def urgency(prompt: PromptView) -> float:
         slo_s = prompt.ttft_slo_s
         used = 0.0 if slo_s is None else min(prompt.waited_s / max(slo_s, 1e-9), 1.0)
         return -(prompt.priority + prompt.waited_s / aging_s + _SLO_POINTS * used)
@@ -86,7 +86,7 @@ def by_urgency(prompts: Sequence[SequenceView], *, aging_s: float) -> list[Seque
 
 
 def choose_chunks(
-    prompts: Sequence[SequenceView], room: Room, clock: Clock | None
+    prompts: Sequence[PromptView], room: Room, clock: Clock | None
 ) -> tuple[list[Chunk], Limiting]:
     """The largest chunks, in order of urgency; the first that does not fit as a whole is the last chosen.
 
@@ -133,7 +133,7 @@ def choose_chunks(
 
 
 def _in_time(
-    clock: Clock, prompt: SequenceView, count: int, tokens: int, attention_s: float, ended: int
+    clock: Clock, prompt: PromptView, count: int, tokens: int, attention_s: float, ended: int
 ) -> bool:
     own_s = clock.cost.attention(count, prompt.context_length)
     last = count == prompt.pending_token_count

@@ -73,7 +73,7 @@ class Recovery:
             self._lifecycle.fail(request, PrecisionUnavailable(error.message, field="precision"))
         elif part.draft_token_ids:
             # The drafts may be at fault, and they must not change what the client gets.
-            request.refuse_drafts()
+            self._batch.refuse_drafts(request)
         else:
             self._lifecycle.fail(request, SpearheadError(f"the target cannot compute it: {error.message}"))
         return False

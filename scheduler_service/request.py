@@ -1,5 +1,8 @@
 """The state of one request, from admission to its end."""
 
+from array import array
+from collections.abc import MutableSequence
+
 from scheduler_service.accounting import Accounting, Summary
 from scheduler_service.delivery import OutputChannel
 from scheduler_service.output import Finish, OutputAssembler
@@ -17,17 +20,31 @@ class WorkerSequence:
     Attributes:
         session: The connection that holds the sequence; a new connection starts from nothing.
         epoch: Goes up with every restart.
-        computed_length: Leading tokens whose KV the worker holds.
         held: The worker may hold pages of this sequence.
     """
 
-    __slots__ = ("computed_length", "epoch", "held", "session")
+    __slots__ = ("_lengths", "_row", "epoch", "held", "session")
 
     def __init__(self) -> None:
         self.session = 0
         self.epoch = 0
-        self.computed_length = 0
         self.held = False
+        self._lengths: MutableSequence[int] = array("q", [0])
+        self._row = 0
+
+    @property
+    def computed_length(self) -> int:
+        """Leading tokens whose KV the worker holds."""
+        return self._lengths[self._row]
+
+    @computed_length.setter
+    def computed_length(self, length: int) -> None:
+        self._lengths[self._row] = length
+
+    def keep_length_in(self, lengths: MutableSequence[int], row: int) -> None:
+        """From here on :attr:`computed_length` is kept at ``lengths[row]``, where others may read it."""
+        lengths[row] = self.computed_length
+        self._lengths, self._row = lengths, row
 
     def attach(self, session: int) -> None:
         """Makes sure that the state is about connection ``session``."""
@@ -61,6 +78,7 @@ class Request:
         prompt_length: Tokens in the prompt.
         max_length: Longest that prompt and output can become together, tokens.
         draft_cap: Most drafts a step; 0 = none.
+        row: Its row in the :class:`scheduler_service.roster.Roster`; -1 = it has none.
     """
 
     def __init__(
@@ -93,6 +111,7 @@ class Request:
         self.precision = worker_precision(spec)
         self.speculation = SpeculationLog(allowed=spec.max_draft_tokens != 0)
         self.ended = False
+        self.row = -1
         self.failed_step_count = 0  # Steps lost since the last progress.
 
     @property
@@ -119,10 +138,6 @@ class Request:
     def wants_drafts(self) -> bool:
         """Whether speculation may run for it at all."""
         return self.draft_cap > 0
-
-    def refuse_drafts(self) -> None:
-        """The target could not compute a step with drafts of this request; it gets no more."""
-        self.draft_cap = 0
 
     def summary(self, now_s: float, finish: Finish) -> Summary:
         """Closes the books."""

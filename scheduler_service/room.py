@@ -71,10 +71,10 @@ class Room:
             free_page_count=self._verifying.free_page_count,
             now_s=time.monotonic(),
         )
-        if len(plan.sequences) == self._batch.running_count:
+        if plan.sequence_count == self._batch.running_count:
             return plan
         resting = self._let_rest(plan)
-        stuck = not plan.sequences
+        stuck = not plan.sequence_count
         if not stuck and not (plan.limiting == "pages" and any(request.decoding for request in resting)):
             return plan
         # What is about to be freed may be enough; only then somebody has to make place.
@@ -87,7 +87,7 @@ class Room:
 
     def _let_rest(self, plan: StepPlan) -> list[Request]:
         """Those that the plan leaves out wait, although they run."""
-        planned = {sequence.sequence_id for sequence in plan.sequences}
+        planned = {*plan.decoding_ids, *(chunk.sequence_id for chunk in plan.chunks)}
         resting = [request for request in self._batch.running if request.sequence_id not in planned]
         now_s, reason = time.monotonic(), "kv_blocks" if plan.limiting == "pages" else "tokens"
         for request in resting:

@@ -187,9 +187,8 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Checks that every owner of state knows of the same requests."""
         self.batch.check_integrity()
-        living = {request.sequence_id for request in self.batch}
-        self._planner.acceptance.check_integrity(living)
-        self.drafting.check_integrity(living)
+        self._planner.acceptance.check_integrity({request.row for request in self.batch})
+        self.drafting.check_integrity({request.sequence_id for request in self.batch})
 
     def drain(self) -> None:
         """From now on the load says that the server drains."""

@@ -74,6 +74,10 @@ class Curve:
         # Lists answer single look-ups ten times faster than arrays.
         self._nodes: list[float] = nodes.tolist()
         self._seconds: list[float] = seconds.tolist()
+        # No rows cost nothing, and the first row costs what the first node does.
+        start = [0.0, 1.0] if nodes[0] > 1 else [0.0]
+        self._nodes_from_0 = np.concatenate((start, nodes))
+        self._seconds_from_0 = np.concatenate(([0.0, *seconds[: len(start) - 1]], seconds))
 
     def at(self, rows: float) -> float:
         """Seconds for ``rows``; 0 for no rows."""
@@ -84,8 +88,8 @@ class Curve:
         return low + share * (self._seconds[i + 1] - low)
 
     def at_each(self, rows: npt.NDArray[Any]) -> Floats:
-        """Seconds for each entry of ``rows``, same shape; 0 for no rows."""
-        return np.where(rows > 0, np.interp(rows, self.nodes, self.seconds), 0.0)
+        """Seconds for each whole number in ``rows``, same shape; 0 for no rows."""
+        return np.asarray(np.interp(rows, self._nodes_from_0, self._seconds_from_0))
 
 
 class StepCost:

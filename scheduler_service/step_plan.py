@@ -1,61 +1,52 @@
 """What a plan is made from and what it says: the data of planning, without any decision."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Literal, NamedTuple
 
+from scheduler_service.decode_batch import DecodeBatch
 from scheduler_service.step_cost import FEW_ROWS
 
 PolicyKind = Literal["table", "static", "linear"]
 Limiting = Literal["none", "slo", "tokens", "pages"]
 
 
-class SequenceView(NamedTuple):
-    """One running sequence as the policy sees it. A named tuple, for 256 of them are read in a step.
+class PromptView(NamedTuple):
+    """One running sequence whose prompt is not computed yet.
 
     Attributes:
         sequence_id: Repeated in the plan.
-        pending_token_count: Tokens that the target has not seen: the rest of the prompt, at least 1; exactly
-            1 when decoding.
+        pending_token_count: Tokens that the target has not seen, at least 1.
         context_length: Tokens whose KV the target holds.
-        decoding: The prompt is computed and a token was sampled.
-        max_draft_tokens: Most drafts this step (request, server, rest of max_tokens and context), at most 16;
-            0 = off.
-        draft_lag: Tokens that the drafter must compute besides the usual one before its first draft.
-        acceptance: Estimated probability that the next draft token is accepted, 0..1.
-        itl_slo_s: Wanted time between tokens; None = no wish.
         ttft_slo_s: Wanted time to the first token; None = no wish.
         waited_s: Seconds since arrival.
-        since_last_token_s: Seconds since the last token was committed; 0 before the first.
         priority: Higher first, -100..100.
     """
 
     sequence_id: int
     pending_token_count: int
     context_length: int
-    decoding: bool
-    max_draft_tokens: int = 0
-    draft_lag: int = 0
-    acceptance: float = 0.0
-    itl_slo_s: float | None = None
     ttft_slo_s: float | None = None
     waited_s: float = 0.0
-    since_last_token_s: float = 0.0
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchView:
     """Everything a plan depends on, besides the table and the configuration.
 
     Attributes:
-        sequences: The running ones, in order of admission.
+        decoding: Sequences of which only the token sampled last is pending.
+        prompts: The other running ones, in order of admission.
         draft_available: The drafter is connected and agrees on the vocabulary.
         page_size: Tokens in a KV page of the target.
         free_page_count: Pages of the target that could be allocated now.
         max_step_tokens: Most rows of one target forward pass.
     """
 
-    sequences: tuple[SequenceView, ...]
+    decoding: DecodeBatch
+    prompts: Sequence[PromptView]
     draft_available: bool
     page_size: int
     free_page_count: int
@@ -93,9 +84,12 @@ class PlanMemory:
 class StepPlan:
     """The next step.
 
+    Sequences that it does not name rest for this step.
+
     Attributes:
-        sequences: Decoding ones in order of admission, then prompts, the most urgent first. The others rest
-            for this step. Empty = nothing can be done.
+        decoding_ids: Decoding sequences, in order of admission; each computes its pending token.
+        draft_counts: Drafts to ask for and to verify after it, one number for each of them.
+        chunks: Parts of prompts, the most urgent first.
         predicted_s: Predicted duration of draft and verify with their round trips; None without a table.
         predicted_verify_s: Of it, the verifier's own time; None without a table.
         predicted_draft_s: Of it, the drafter's own time; None without its table.
@@ -106,7 +100,9 @@ class StepPlan:
         memory: For the next plan.
     """
 
-    sequences: tuple[PlannedSequence, ...]
+    decoding_ids: tuple[int, ...]
+    draft_counts: tuple[int, ...]
+    chunks: tuple[PlannedSequence, ...]
     predicted_s: float | None
     predicted_verify_s: float | None
     predicted_draft_s: float | None
@@ -114,6 +110,18 @@ class StepPlan:
     limiting: Limiting
     budget_s: float | None
     memory: PlanMemory
+
+    @property
+    def sequence_count(self) -> int:
+        """Sequences that take part; 0 = nothing can be done."""
+        return len(self.decoding_ids) + len(self.chunks)
+
+    @property
+    def sequences(self) -> tuple[PlannedSequence, ...]:
+        """Everything that the step computes: decoding sequences, then chunks. Made anew at each call."""
+        decoding = zip(self.decoding_ids, repeat(1), self.draft_counts, strict=False)
+        # Three times faster than calling the class, which 256 sequences notice.
+        return (*map(tuple.__new__, repeat(PlannedSequence), decoding), *self.chunks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,12 @@ from scheduler_service.acceptance import AcceptanceConfig, AcceptanceTracker, Ev
 UNTIMED = settings(deadline=None)  # How long an example takes is no claim of these tests.
 
 CONFIG = AcceptanceConfig()
+
+
+def estimate_of(tracker: AcceptanceTracker, row: int, step: int) -> float:
+    return float(tracker.estimates(np.array([row]), step)[0])
+
+
 rounds = st.lists(
     st.integers(0, 16).flatmap(lambda k: st.tuples(st.just(k), st.integers(0, k), st.integers(0, 1000))),
     max_size=40,
@@ -61,14 +68,14 @@ def test_estimate_approaches_the_true_acceptance(truth: float) -> None:
         while accepted < 4 and source.random() < truth:
             accepted += 1
         tracker.observe(1, drafted=4, accepted=accepted, step=step)
-    assert tracker.estimates([1], 400)[0] == pytest.approx(truth, abs=0.2)
+    assert estimate_of(tracker, 1, 400) == pytest.approx(truth, abs=0.2)
 
 
 def test_new_sequence_is_like_the_others() -> None:
     tracker = AcceptanceTracker(CONFIG)
     for step in range(50):
         tracker.observe(1, drafted=4, accepted=0, step=step)
-    assert tracker.estimates([2], 50)[0] == tracker.estimate_all(50) < 0.3
+    assert estimate_of(tracker, 2, 50) == tracker.estimate_all(50) < 0.3
 
 
 def test_sequence_that_differs_keeps_its_own_estimate() -> None:
@@ -76,15 +83,15 @@ def test_sequence_that_differs_keeps_its_own_estimate() -> None:
     for step in range(100):
         tracker.observe(1, drafted=4, accepted=4, step=step)
         tracker.observe(2, drafted=4, accepted=0, step=step)
-    assert tracker.estimates([1], 100)[0] > 0.9
-    assert tracker.estimates([2], 100)[0] < 0.2
+    assert estimate_of(tracker, 1, 100) > 0.9
+    assert estimate_of(tracker, 2, 100) < 0.2
 
 
 def test_idle_steps_lead_back_to_the_prior_so_that_drafting_is_tried_again() -> None:
     tracker = AcceptanceTracker(CONFIG)
     for step in range(100):
         tracker.observe(1, drafted=4, accepted=0, step=step)
-    estimates = [tracker.estimates([1], step)[0] for step in (100, 1000, 3000, 10_000)]
+    estimates = [estimate_of(tracker, 1, step) for step in (100, 1000, 3000, 10_000)]
     assert estimates == sorted(estimates)
     assert estimates[0] < 0.1
     assert estimates[-1] == pytest.approx(CONFIG.prior, abs=0.01)
@@ -93,17 +100,17 @@ def test_idle_steps_lead_back_to_the_prior_so_that_drafting_is_tried_again() -> 
 def test_step_without_drafts_is_no_evidence() -> None:
     tracker = AcceptanceTracker(CONFIG)
     tracker.observe(1, drafted=0, accepted=0, step=5)
-    assert tracker.estimates([1], 5)[0] == pytest.approx(CONFIG.prior)
+    assert estimate_of(tracker, 1, 5) == pytest.approx(CONFIG.prior)
 
 
 def test_released_sequence_leaves_only_what_it_taught_about_all() -> None:
     tracker = AcceptanceTracker(CONFIG)
     tracker.observe(1, drafted=4, accepted=0, step=1)
     with pytest.raises(AssertionError, match=r"\[1\]"):
-        tracker.check_integrity(running={2})
+        tracker.check_integrity({2})
     tracker.release(1)
     tracker.release(1)
-    tracker.check_integrity(running=set())
+    tracker.check_integrity(set())
     assert tracker.estimate_all(1) < CONFIG.prior
 
 
@@ -129,4 +136,4 @@ def test_the_tracker_estimates_as_the_formula_does(observed: list[tuple[int, int
     step = len(observed) + later
     prior = tracker.estimate_all(step)
     expected = [estimate(evidence, prior=prior, step=step, config=CONFIG) for evidence in known]
-    assert tracker.estimates(range(6), step) == pytest.approx([*expected, prior])
+    assert tracker.estimates(np.arange(6), step).tolist() == pytest.approx([*expected, prior])

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from scheduler_service.batch import Batch, ReleaseList
@@ -92,3 +93,48 @@ def test_removing_a_request_empties_every_place() -> None:
         batch.check_integrity()
         assert request.ended
     assert (len(batch.waiting), batch.running_count, list(batch)) == (0, 0, [])
+
+
+def test_columns_are_the_running_requests_in_order_of_admission() -> None:
+    requests = [make_request(number, prompt=number, max_tokens=20) for number in range(1, 5)]
+    batch = batch_of(*requests, running=4)
+    for request in requests:
+        request.verify.computed_length = 10 * request.sequence_id
+        request.draft.computed_length = 100 * request.sequence_id
+        batch.commit(request, [1] * request.sequence_id, 0.5)
+    batch.preempt(requests[0], 1.0)
+    batch.remove(requests[2])
+    batch.start(requests[0])
+    columns = batch.columns
+    assert columns.sequence_ids == (2, 4, 1)
+    assert columns.lengths.tolist() == [4, 8, 2]
+    assert columns.prompt_lengths.tolist() == [2, 4, 1]
+    assert columns.max_lengths.tolist() == [22, 24, 21]
+    assert columns.target_lengths.tolist() == [20, 40, 0]
+    assert columns.draft_lengths.tolist() == [200, 400, 0]
+    assert columns.last_token_s.tolist() == [0.5, 0.5, 0.5]
+    batch.check_integrity()
+
+
+def test_a_row_that_became_free_says_nothing_of_who_had_it() -> None:
+    old, new = make_request(1, max_tokens=20), make_request(2, max_tokens=20)
+    batch = batch_of(old, running=1)
+    old.verify.computed_length = 3
+    batch.commit(old, [1], 0.5)
+    batch.refuse_drafts(old)
+    batch.remove(old)
+    batch.add(new, 1.0)
+    batch.start(new)
+    columns = batch.columns
+    assert (columns.lengths.tolist(), columns.target_lengths.tolist()) == ([3], [0])
+    assert (columns.draft_caps.tolist(), np.isnan(columns.last_token_s).tolist()) == ([16], [True])
+    old.verify.computed_length = 4
+    assert (old.verify.computed_length, batch.columns.target_lengths.tolist()) == (4, [0])
+
+
+def test_columns_stay_as_they_were() -> None:
+    request = make_request(1, max_tokens=20)
+    batch = batch_of(request, running=1)
+    columns = batch.columns
+    batch.commit(request, [1, 2], 0.5)
+    assert (columns.lengths.tolist(), batch.columns.lengths.tolist()) == ([3], [5])

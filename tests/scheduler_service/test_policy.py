@@ -13,40 +13,27 @@ from scheduler_service.policy import (
     Correction,
     PlanMemory,
     PolicyConfig,
-    SequenceView,
     StepPlan,
     plan,
 )
 from scheduler_service.step_plan import PolicyKind
 from spearhead.errors import ConfigError
 from tests.scheduler_service.latencies import compute_bound, memory_bound, profile
+from tests.scheduler_service.views import (
+    PAGE,
+    SequenceView,
+    batch,
+    decode,
+    prompt,
+    sequences_of,
+    without_slos,
+)
 
 UNTIMED = settings(deadline=None)  # How long an example takes is no claim of these tests.
 
-PAGE = 16
 KINDS: tuple[PolicyKind, ...] = ("table", "linear", "static")
 TABLES = {"memory bound": memory_bound(), "compute bound": compute_bound()}
 LEVELS = [level / 20 for level in range(21)]  # The grid to which the policy rounds acceptance.
-
-
-def decode(sequence_id: int, context: int = 100, **fields: object) -> SequenceView:
-    return SequenceView(sequence_id, 1, context, True, **fields)  # type: ignore[arg-type]
-
-
-def prompt(sequence_id: int, pending: int, context: int = 0, **fields: object) -> SequenceView:
-    return SequenceView(sequence_id, pending, context, False, **fields)  # type: ignore[arg-type]
-
-
-def batch(
-    *sequences: SequenceView, free_pages: int = 10_000, max_tokens: int = 2048, draft: bool = True
-) -> BatchView:
-    return BatchView(
-        sequences=sequences,
-        draft_available=draft,
-        page_size=PAGE,
-        free_page_count=free_pages,
-        max_step_tokens=max_tokens,
-    )
 
 
 @st.composite
@@ -76,12 +63,13 @@ def sequences(draw: st.DrawFn) -> tuple[SequenceView, ...]:
 
 
 views = st.builds(
-    BatchView,
-    sequences=sequences(),
-    draft_available=st.booleans(),
-    page_size=st.just(PAGE),
-    free_page_count=st.sampled_from([0, 1, 3, 20, 10_000]),
-    max_step_tokens=st.sampled_from([16, 20, 100, 2048]),
+    lambda made, draft, free_pages, max_tokens: batch(
+        *made, draft=draft, free_pages=free_pages, max_tokens=max_tokens
+    ),
+    sequences(),
+    st.booleans(),
+    st.sampled_from([0, 1, 3, 20, 10_000]),
+    st.sampled_from([16, 20, 100, 2048]),
 )
 tables = st.sampled_from(list(TABLES.values()))
 configs = st.builds(PolicyConfig, kind=st.sampled_from(KINDS))
@@ -98,7 +86,7 @@ def test_plan_keeps_every_limit(
     view: BatchView, table: LatencyTable, config: PolicyConfig, memory: PlanMemory
 ) -> None:
     step = plan(view, table, config, memory=memory)
-    by_id = {sequence.sequence_id: sequence for sequence in view.sequences}
+    by_id = {sequence.sequence_id: sequence for sequence in sequences_of(view)}
     assert len({planned.sequence_id for planned in step.sequences}) == len(step.sequences)
     pages = 0
     for planned in step.sequences:
@@ -122,7 +110,7 @@ def test_decodes_come_first(
     view: BatchView, table: LatencyTable, config: PolicyConfig, memory: PlanMemory
 ) -> None:
     step = plan(view, table, config, memory=memory)
-    decoding = {sequence.sequence_id for sequence in view.sequences if sequence.decoding}
+    decoding = {sequence.sequence_id for sequence in sequences_of(view) if sequence.decoding}
     if decoding - {planned.sequence_id for planned in step.sequences}:
         assert step.limiting in ("tokens", "pages")
 
@@ -131,7 +119,7 @@ def repeat_prediction(
     view: BatchView, step: StepPlan, table: LatencyTable, config: PolicyConfig
 ) -> tuple[float, float]:
     """Verify and draft time of a plan, one operation after the other."""
-    by_id = {sequence.sequence_id: sequence for sequence in view.sequences}
+    by_id = {sequence.sequence_id: sequence for sequence in sequences_of(view)}
     target = table.target.linear_cost if config.kind == "linear" else table.target.cost
     assert table.draft
     draft = table.draft.linear_cost if config.kind == "linear" else table.draft.cost
@@ -175,7 +163,7 @@ def test_expected_tokens_follow_from_acceptance(
     view: BatchView, table: LatencyTable, config: PolicyConfig
 ) -> None:
     step = plan(view, table, config)
-    by_id = {sequence.sequence_id: sequence for sequence in view.sequences}
+    by_id = {sequence.sequence_id: sequence for sequence in sequences_of(view)}
     expected = 0.0
     for planned in step.sequences:
         sequence = by_id[planned.sequence_id]
@@ -195,7 +183,7 @@ def test_what_breaks_an_slo_is_only_the_unavoidable(
     step = plan(view, table, config, memory=memory)
     if step.predicted_s is None or step.budget_s is None or step.predicted_s <= step.budget_s * (1 + 1e-9):
         return
-    by_id = {sequence.sequence_id: sequence for sequence in view.sequences}
+    by_id = {sequence.sequence_id: sequence for sequence in sequences_of(view)}
     assert not any(planned.draft_token_count for planned in step.sequences)
     chunks = [p for p in step.sequences if not by_id[p.sequence_id].decoding]
     if chunks:
@@ -287,8 +275,7 @@ def test_draft_length_is_the_best_of_all(shape: tuple[int, float, int, int], sha
 @settings(deadline=None, max_examples=300)
 @given(views, tables)
 def test_drafting_never_promises_less_than_plain_decoding(view: BatchView, table: LatencyTable) -> None:
-    decoding = tuple(sequence for sequence in view.sequences if sequence.decoding)
-    view = dataclasses.replace(view, sequences=decoding)
+    view = dataclasses.replace(view, prompts=())
     step = plan(view, table, PolicyConfig(), memory=PlanMemory(drafting=True))
     plain = plan(dataclasses.replace(view, draft_available=False), table, PolicyConfig())
     if step.sequences:
@@ -440,10 +427,7 @@ def test_static_needs_no_table_and_plans_the_same_without(view: BatchView, confi
     config = dataclasses.replace(config, kind="static")
     step = plan(view, None, config)
     assert step.predicted_s is step.predicted_draft_s is step.budget_s is None
-    without_slos = dataclasses.replace(
-        view, sequences=tuple(sequence._replace(itl_slo_s=None) for sequence in view.sequences)
-    )
-    assert step.sequences == plan(without_slos, memory_bound(), config).sequences
+    assert step.sequences == plan(without_slos(view), memory_bound(), config).sequences
 
 
 def test_static_gives_fixed_drafts_and_the_rest_of_its_budget() -> None:

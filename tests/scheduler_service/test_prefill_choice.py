@@ -1,13 +1,11 @@
 """Which pages a prompt chunk is given."""
 
 from scheduler_service.prefill_choice import Room, choose_chunks
-from scheduler_service.step_plan import SequenceView
+from scheduler_service.step_plan import PromptView
 
 
-def prompt(sequence_id: int, pending: int, context: int = 0) -> SequenceView:
-    return SequenceView(
-        sequence_id=sequence_id, pending_token_count=pending, context_length=context, decoding=False
-    )
+def prompt(sequence_id: int, pending: int, context: int = 0) -> PromptView:
+    return PromptView(sequence_id=sequence_id, pending_token_count=pending, context_length=context)
 
 
 def room(tokens: int, pages: int) -> Room:
