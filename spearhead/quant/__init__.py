@@ -1,5 +1,17 @@
-"""The offline toolchain: making 4-bit artefacts. No service imports it."""
+"""The offline toolchain: making and mending quantised artefacts. No service imports it."""
 
-from spearhead.quant.quantize import QuantizationProgress, QuantizationReport, quantize_checkpoint
+from spearhead.quant.quantize import quantize_checkpoint
+from spearhead.quant.quantizing.progress import QuantizationProgress
+from spearhead.quant.quantizing.report import ModuleReport, QuantizationReport
+from spearhead.quant.quantizing.settings import RunSettings
+from spearhead.quant.recipe import ModuleChoice, QuantizationRecipe
 
-__all__ = ["QuantizationProgress", "QuantizationReport", "quantize_checkpoint"]
+__all__ = [
+    "ModuleChoice",
+    "ModuleReport",
+    "QuantizationProgress",
+    "QuantizationRecipe",
+    "QuantizationReport",
+    "RunSettings",
+    "quantize_checkpoint",
+]

@@ -1,19 +1,19 @@
-"""The files of a 4-bit artefact: weight shards, configuration, tokenizer."""
+"""The files of a quantised artefact beside its weights: configuration and tokenizer."""
 
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-from torch import Tensor
-
 from spearhead.model.checkpoint import Checkpoint
-from spearhead.model.quantization import QuantizationScheme
+from spearhead.quant.recipe import Choices, ModuleChoice
 from spearhead.tokenizer import Tokenizer
 
+REPORT_FILE = "spear/quantization.json"
+FOLDS_FILE = "spear/folds.safetensors"
 _COMPANIONS = (
     "generation_config.json",
     "tokenizer.json",
@@ -27,98 +27,67 @@ _COMPANIONS = (
 )
 
 
-class ShardWriter:
-    """Collects tensors into safetensors files of bounded size.
-
-    Args:
-        folder: Where the files go.
-        shard_bytes: A file is closed once it holds this much.
-    """
-
-    def __init__(self, folder: Path, shard_bytes: int) -> None:
-        self.total_bytes = 0
-        self._folder = folder
-        self._shard_bytes = shard_bytes
-        self._pending: dict[str, Tensor] = {}
-        self._pending_bytes = 0
-        self._shards: list[list[str]] = []
-
-    def add(self, name: str, tensor: Tensor) -> None:
-        """Takes one tensor; may write a file."""
-        self._pending[name] = tensor.contiguous()
-        self._pending_bytes += tensor.nbytes
-        self.total_bytes += tensor.nbytes
-        if self._pending_bytes >= self._shard_bytes:
-            self._flush()
-
-    def finish(self) -> None:
-        """Writes what is left, gives the files their final names, and writes the index of several."""
-        if self._pending:
-            self._flush()
-        count = len(self._shards)
-        if count == 1:
-            self._part(0).rename(self._folder / "model.safetensors")
-            return
-        weight_map: dict[str, str] = {}
-        for index, names in enumerate(self._shards):
-            final = f"model-{index + 1:05}-of-{count:05}.safetensors"
-            self._part(index).rename(self._folder / final)
-            weight_map |= dict.fromkeys(names, final)
-        write_json(
-            self._folder / "model.safetensors.index.json",
-            {"metadata": {"total_size": self.total_bytes}, "weight_map": weight_map},
-        )
-
-    def _flush(self) -> None:
-        # Readers choose the framework by this entry.
-        path = self._part(len(self._shards))
-        save_file(self._pending, path, metadata={"format": "pt"})
-        path.chmod(0o644)  # the library keeps it private
-        self._shards.append(list(self._pending))
-        self._pending, self._pending_bytes = {}, 0
-
-    def _part(self, index: int) -> Path:
-        return self._folder / f"part-{index}"
-
-
-def artefact_config(
-    checkpoint: Checkpoint, scheme: QuantizationScheme, source: str, output: Path
-) -> dict[str, Any]:
+def artefact_config(checkpoint: Checkpoint, choices: Choices, source: str, output: Path) -> dict[str, Any]:
     """The source's ``config.json`` plus how the weights are quantised and what they were made from."""
     config = dict(checkpoint.hugging_face_config)
     # Scales and kept tensors are of this type; a reader must not take another.
     config["dtype" if "dtype" in config else "torch_dtype"] = checkpoint.weight_dtype
-    config["quantization_config"] = _quantization_config(scheme)
+    config["quantization_config"] = quantization_config(choices)
     is_path = Path(source).exists()
     config["spear"] = {
         "version": 1,
-        "quantization": scheme.description,
+        "quantization": describe(choices),
         "full_precision": os.path.relpath(Path(source).resolve(), output.resolve()) if is_path else source,
         "full_precision_revision": checkpoint.revision,
     }
     return config
 
 
-def _quantization_config(scheme: QuantizationScheme) -> dict[str, Any]:
-    weights: dict[str, Any] = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False}
-    if scheme.group_size:
-        weights |= {"strategy": "group", "group_size": scheme.group_size}
-    else:
-        weights |= {"strategy": "channel"}  # readers know no single scale for a whole tensor
+def describe(choices: Choices) -> str:
+    """For people, such as ``w4 symmetric, group 32, absmax/7.5`` or several of them with their counts."""
+    counts = Counter("16 bits" if choice is None else choice.description for choice in choices.values())
+    if len(counts) == 1:
+        return next(iter(counts))
+    return "; ".join(f"{count} modules {name}" for name, count in counts.most_common())
+
+
+def quantization_config(choices: Choices) -> dict[str, Any]:
+    """The ``quantization_config`` that transformers and vLLM read.
+
+    One kind of grid targets every linear module. Several name their modules one by one: readers that fuse
+    projections look a class up before a name, and would give all of them the first grid.
+    """
+    grids: dict[str, list[str]] = {}
+    weights: dict[str, dict[str, Any]] = {}
+    for module, choice in choices.items():
+        if choice is not None:
+            arguments = _weights(choice)
+            key = json.dumps(arguments)
+            grids.setdefault(key, []).append(module)
+            weights[key] = arguments
+    dense = [module for module, choice in choices.items() if choice is None]
     return {
         "quant_method": "compressed-tensors",
         "format": "pack-quantized",
         "quantization_status": "compressed",
-        "ignore": ["lm_head"],
+        "ignore": ["lm_head", *dense],
         "config_groups": {
-            "group_0": {
-                "targets": ["Linear"],
-                "weights": weights,
+            f"group_{index}": {
+                "targets": ["Linear"] if len(grids) == 1 else modules,
+                "weights": weights[key],
                 "input_activations": None,
                 "output_activations": None,
             }
+            for index, (key, modules) in enumerate(grids.items())
         },
     }
+
+
+def _weights(choice: ModuleChoice) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"num_bits": choice.bits, "type": "int", "symmetric": True, "dynamic": False}
+    if choice.scheme.group_size:
+        return arguments | {"strategy": "group", "group_size": choice.scheme.group_size}
+    return arguments | {"strategy": "channel"}  # readers know no single scale for a whole tensor
 
 
 def write_companions(checkpoint: Checkpoint, folder: Path) -> None:

@@ -49,6 +49,11 @@ Advance = Callable[[LayerVisit], LayerTensors]
 """Looks at a layer and returns the tensors that compute the next layer's inputs."""
 
 
+Keep = Callable[[int, int, Tensor], Tensor]
+"""Puts the residual stream before a layer where it waits, from (layer, number of the batch, (B, T, D)), and
+returns it from there."""
+
+
 def visit_layers(
     source: LayerSource,
     batches: Sequence[TokenBatch],
@@ -56,6 +61,7 @@ def visit_layers(
     *,
     skip_first: int = 0,
     store: torch.device | None = None,
+    keep: Keep | None = None,
     first_layer: int = 0,
     inputs: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
@@ -69,6 +75,7 @@ def visit_layers(
             what quantised ones see.
         skip_first: Tokens at the start of each sequence that do not count (attention sinks).
         store: Where the residual stream waits between layers; default the source's device.
+        keep: Puts it there instead, such as into files.
         first_layer: Where to go on after an interruption, with ``inputs``.
         inputs: Residual stream before ``first_layer``, one tensor a batch.
 
@@ -79,9 +86,13 @@ def visit_layers(
         CalibrationError: An input that is not finite.
     """
     place = store or source.device
+    put = keep or (lambda _layer, _batch, stream: stream.to(place))
     with torch.no_grad():
         stream = (
-            [(source.embedding[b.token_ids.to(source.device)]).to(place) for b in batches]
+            [
+                put(0, number, source.embedding[b.token_ids.to(source.device)])
+                for number, b in enumerate(batches)
+            ]
             if inputs is None
             else list(inputs)
         )
@@ -94,7 +105,8 @@ def visit_layers(
                 index=index, tensors=tensors, moments=gathered, inputs=stream, batches=batches, rotary=rotary
             )
             after = advance(visit)
-            stream = list(_forward(source, index, after, stream, rotary, plain_linear))
+            results = _forward(source, index, after, stream, rotary, plain_linear)
+            stream = [put(index + 1, number, hidden) for number, hidden in enumerate(results)]
     return stream
 
 
@@ -146,4 +158,4 @@ def _forward(
             rotary.part(0, hidden.shape[1]),
             linear,
         )
-        yield after.to(hidden.device)
+        yield after

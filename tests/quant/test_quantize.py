@@ -12,7 +12,7 @@ from spearhead.errors import CheckpointError, ConfigError
 from spearhead.model.checkpoint import open_checkpoint
 from spearhead.model.checkpoint.layout import linear_modules
 from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
-from spearhead.quant import QuantizationProgress, quantize_checkpoint
+from spearhead.quant import QuantizationProgress, RunSettings, quantize_checkpoint
 from spearhead.tokenizer import Tokenizer
 
 Factory = Callable[..., Path]
@@ -86,7 +86,7 @@ def test_the_report_tells_the_bytes_on_disk(tiny_checkpoint: Factory, tmp_path: 
 
 def test_progress_goes_up_to_the_whole_and_names_tensors(tiny_checkpoint: Factory, tmp_path: Path) -> None:
     seen: list[QuantizationProgress] = []
-    quantize_checkpoint(str(tiny_checkpoint("llama")), tmp_path / "w4", scheme(), seen.append)
+    quantize_checkpoint(str(tiny_checkpoint("llama")), tmp_path / "w4", scheme(), progress=seen.append)
     done = [progress.done_bytes for progress in seen]
     assert done == sorted(done)
     assert done[-1] == seen[-1].total_bytes
@@ -96,7 +96,7 @@ def test_progress_goes_up_to_the_whole_and_names_tensors(tiny_checkpoint: Factor
 def test_a_large_artefact_is_written_in_shards(tiny_checkpoint: Factory, tmp_path: Path) -> None:
     folder = tiny_checkpoint("llama")
     quantize_checkpoint(str(folder), tmp_path / "one", scheme())
-    quantize_checkpoint(str(folder), tmp_path / "many", scheme(), shard_bytes=50_000)
+    quantize_checkpoint(str(folder), tmp_path / "many", scheme(), settings=RunSettings(shard_bytes=50_000))
     assert len(list((tmp_path / "many").glob("model-*-of-*.safetensors"))) > 1
     one, many = open_checkpoint(str(tmp_path / "one")), open_checkpoint(str(tmp_path / "many"))
     for name in one.shapes:

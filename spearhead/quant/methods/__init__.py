@@ -1,0 +1,1 @@
+"""Methods that choose codes and scales; pure functions of weights and statistics of inputs."""

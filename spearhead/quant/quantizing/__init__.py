@@ -1,0 +1,1 @@
+"""The parts of a quantisation run: checks, layers, work folder, shards, report."""

@@ -1,0 +1,44 @@
+"""A layer as a function of some of its weights, for learned clipping."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from spearhead.model.architecture import ModelConfig
+from spearhead.quant.decoder import layer_forward
+from spearhead.quant.layer_pass import LayerVisit
+
+
+class Block:
+    """Compares a layer with other weights to the true one, on the inputs of a visit.
+
+    Args:
+        config: The model's shape.
+        true: The layer's tensors, float32; their outputs are the targets.
+        other: Tensors of a layer that computes the same, whose weights will be replaced.
+        visit: Gives the inputs.
+    """
+
+    def __init__(
+        self, config: ModelConfig, true: Mapping[str, Tensor], other: Mapping[str, Tensor], visit: LayerVisit
+    ) -> None:
+        self._config = config
+        self._other = other
+        self._visit = visit
+        self._device = next(iter(true.values())).device
+        self._targets: Sequence[Tensor] = [
+            self._forward(true, batch).to(inputs.device) for batch, inputs in enumerate(visit.inputs)
+        ]
+
+    def loss(self, weights: Mapping[str, Tensor], batch: int) -> Tensor:
+        """Mean squared error of the layer's output over the valid tokens of a batch."""
+        tensors = {**self._other, **{f"{part}.weight": weight for part, weight in weights.items()}}
+        valid = self._visit.batches[batch].valid.to(self._device)
+        target = self._targets[batch].to(self._device)
+        return (self._forward(tensors, batch) - target)[valid].square().mean()
+
+    def _forward(self, tensors: Mapping[str, Tensor], batch: int) -> Tensor:
+        hidden = self._visit.inputs[batch].to(self._device, torch.float32)
+        rotary = self._visit.rotary.part(0, hidden.shape[1])
+        return layer_forward(self._config, self._visit.index, tensors, hidden, rotary)
