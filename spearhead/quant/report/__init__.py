@@ -1,6 +1,7 @@
 """What a calibration lost and won back, as JSON and as one self-contained page."""
 
 from spearhead.quant.report.document import RecoveryReport
+from spearhead.quant.report.html import report_html
 from spearhead.quant.report.identity import Identity, Quantizer, SoftwareVersion, StageTime
 from spearhead.quant.report.ladder import KlDifference, LossPoint, Rung, RungResult, TextScore, TrainingRun
 from spearhead.quant.report.quality import (
@@ -14,6 +15,7 @@ from spearhead.quant.report.quality import (
     VariantRow,
 )
 from spearhead.quant.report.selection import Damage, DamageKind, ModuleRow, RankCorrelation, Spectrum
+from spearhead.quant.report.writing import render, write_report
 
 __all__ = [
     "ByteRatio",
@@ -40,4 +42,7 @@ __all__ = [
     "TextScore",
     "TrainingRun",
     "VariantRow",
+    "render",
+    "report_html",
+    "write_report",
 ]

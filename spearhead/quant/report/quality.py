@@ -34,6 +34,14 @@ class TextReference:
         check_perplexity(f"texts.{self.name}.w4_perplexity", self.w4_perplexity)
         check_at_least(f"texts.{self.name}.token_count", self.token_count, 1)
 
+    def gap_closed_percent(self, perplexity: float) -> float | None:
+        """Part of the perplexity gap that a variant closes; ``None`` = four bits opened none."""
+        return _closed_percent(perplexity, self.w4_perplexity, self.full_precision_perplexity)
+
+    def kl_closed_percent(self, kl: float) -> float | None:
+        """Part of the KL that a variant closes; ``None`` = there was none."""
+        return _closed_percent(kl, self.w4_kl, 0)
+
 
 class SeriesKind(StrEnum):
     """Decides how a series is drawn."""
@@ -168,13 +176,12 @@ class VariantRow:
     @property
     def gap_closed_percent(self) -> float | None:
         """Part of the perplexity gap that is closed; ``None`` = these 4-bit weights opened none."""
-        gap = self.start_perplexity - self.full_precision_perplexity
-        return 100 * (self.start_perplexity - self.perplexity) / gap if gap > 0 else None
+        return _closed_percent(self.perplexity, self.start_perplexity, self.full_precision_perplexity)
 
     @property
     def kl_closed_percent(self) -> float | None:
         """Part of the KL that is closed; ``None`` = there was none."""
-        return 100 * (1 - self.kl_mean / self.start_kl) if self.start_kl > 0 else None
+        return _closed_percent(self.kl_mean, self.start_kl, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,3 +190,7 @@ class EvaluationTable:
 
     text: str
     rows: tuple[VariantRow, ...]
+
+
+def _closed_percent(value: float, worst: float, best: float) -> float | None:
+    return 100 * (worst - value) / (worst - best) if worst > best else None
