@@ -1,10 +1,12 @@
+from typing import Any
+
 import pytest
 import torch
 from compressed_tensors.quantization import QuantizationArgs
 from compressed_tensors.quantization.lifecycle.forward import quantize as their_quantize
 
 from spearhead.errors import ConfigError
-from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
+from spearhead.model.quantization import QuantizationScheme, QuantizedWeight, dequantize, rtn
 
 SCHEMES = ["tensor", "channel", "group32", "group64", "group128"]
 
@@ -103,3 +105,53 @@ def test_only_matching_group_sizes_fit() -> None:
     assert QuantizationScheme.parse("group64").fits(128)
     assert not QuantizationScheme.parse("group64").fits(96)
     assert QuantizationScheme.parse("channel").fits(97)
+
+
+def random_codes(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-8, 8, (rows, columns), generator=generator).to(torch.int8)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 513])
+def test_symmetric_codes_dequantise_as_the_kernel_defines(rows: int) -> None:
+    codes, scales = random_codes(rows, 96), random_weight(rows, 3).half()
+    weight = QuantizedWeight(bits=4, codes=codes, scales=scales)
+    assert weight.symmetric
+    assert torch.equal(weight.dequantize(), dequantize(codes, scales))
+
+
+def test_zeros_minimums_and_scattered_inputs_enter_as_written() -> None:
+    codes, scales, minimums = (
+        random_codes(5, 10),
+        random_weight(5, 2).half(),
+        random_weight(5, 2, seed=1).half(),
+    )
+    zeros = torch.arange(-5, 5, dtype=torch.int16).reshape(5, 2)
+    index = torch.tensor([0, 1, 1, 0, 1, 0, 0, 0, 1, 0], dtype=torch.int32)
+    weight = QuantizedWeight(
+        bits=4, codes=codes, scales=scales, zeros=zeros, minimums=minimums, group_index=index
+    )
+    assert not weight.symmetric
+    found = weight.dequantize()
+    for n in range(5):
+        for k in range(10):
+            g = int(index[k])
+            expected = float(codes[n, k] - zeros[n, g]) * scales[n, g].float() + minimums[n, g].float()
+            assert found[n, k] == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bits": 3}, "3-bit codes"),
+        ({"codes": torch.zeros(4, 8)}, r"4-bit codes are torch\.float32"),
+        ({"scales": torch.ones(4, 3)}, "3 groups do not divide K = 8"),
+        ({"scales": torch.ones(5, 2)}, r"\(5, 2\) does not fit codes \(4, 8\)"),
+        ({"zeros": torch.zeros(4, 1)}, r"\(4, 1\) does not fit codes"),
+        ({"group_index": torch.zeros(7)}, r"group index \(7,\) does not fit K = 8"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(change: dict[str, Any], message: str) -> None:
+    parts = {"bits": 4, "codes": torch.zeros(4, 8, dtype=torch.int8), "scales": torch.ones(4, 2)}
+    with pytest.raises(ValueError, match=message):
+        QuantizedWeight(**(parts | change))

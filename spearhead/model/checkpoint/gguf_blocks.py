@@ -37,26 +37,29 @@ def decode_blocks(data: npt.NDArray[np.uint8], kind: GGMLQuantizationType, *, wh
         CheckpointError: A scale or a minimum is NaN or infinite.
     """
     rows = data.shape[0]
-    blocks = torch.from_numpy(np.ascontiguousarray(data)).reshape(rows, -1, _BLOCK_BYTES[kind])
+    blocks = data.reshape(rows, -1, _BLOCK_BYTES[kind])
     scales = _half(blocks, 0, where)
     if kind == GGMLQuantizationType.Q8_0:
-        codes = blocks[:, :, 2:].reshape(rows, -1).view(torch.int8)
-        return QuantizedWeight(bits=8, codes=codes, scales=scales)
-    offset_codes = blocks[:, :, -GROUP_SIZE // 2 :]
+        return QuantizedWeight(bits=8, codes=_codes(blocks[:, :, 2:]), scales=scales)
+    packed = blocks[:, :, -GROUP_SIZE // 2 :]
     # The low halves of the bytes are the first 16 weights.
-    nibbles = torch.cat([offset_codes & 0xF, offset_codes >> 4], dim=2)
-    codes = nibbles.reshape(rows, -1).view(torch.int8) - _OFFSET
+    codes = _codes(np.concatenate([packed & 0xF, packed >> 4], axis=2)) - _OFFSET
     if kind == GGMLQuantizationType.Q4_0:
         return QuantizedWeight(bits=4, codes=codes, scales=scales)
     zeros = torch.full_like(scales, -_OFFSET, dtype=torch.int16)
     return QuantizedWeight(bits=4, codes=codes, scales=scales, zeros=zeros, minimums=_half(blocks, 2, where))
 
 
-def _half(blocks: Tensor, at: int, where: str) -> Tensor:
-    """A float16 of each block, ``(N, G)``."""
-    values = blocks[:, :, at : at + 2].contiguous().view(torch.float16).squeeze(2)
-    if not bool(torch.isfinite(values).all()):
+def _codes(blocks: npt.NDArray[np.uint8]) -> Tensor:
+    """int8 ``(N, K)``, a copy: the file is mapped, and cannot be written to."""
+    return torch.from_numpy(np.array(blocks).reshape(blocks.shape[0], -1).view(np.int8))
+
+
+def _half(blocks: npt.NDArray[np.uint8], at: int, where: str) -> Tensor:
+    """A float16 of each block, ``(N, G)``, a copy."""
+    values = np.array(blocks[:, :, at : at + 2], order="C").view(np.float16)[:, :, 0]
+    if not np.isfinite(values).all():
         raise CheckpointError(
             f"tensor {where} has a block whose scale is NaN or infinite; download the file again"
         )
-    return values
+    return torch.from_numpy(values)

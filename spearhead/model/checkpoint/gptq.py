@@ -95,7 +95,10 @@ class GptqReader:
             self._files.check(module + _INDEX, (columns,), ("I32", "I64"))
 
     def _group_count(self, columns: int) -> int:
-        return -(-columns // (self._group_size or columns))
+        return -(-columns // self._size_of_group(columns))
+
+    def _size_of_group(self, columns: int) -> int:
+        return min(self._group_size or columns, columns)
 
     def _scaling(self, module: str) -> Scaling:
         scales = read_scales(self._files, module + _SCALES).T.contiguous()
@@ -105,14 +108,14 @@ class GptqReader:
 
     def _index(self, module: str, groups: int) -> Tensor | None:
         _, columns = self._sizes[module]
-        size = self._group_size or columns
+        size = self._size_of_group(columns)
         if module + _INDEX in self._files.shapes:
             return read_group_index(self._files, module + _INDEX, groups, size)
         return None if equal_groups(columns, size) else group_index(columns, size)
 
     def _scattered(self, module: str, scaling: Scaling) -> bool:
         _, columns = self._sizes[module]
-        in_order = group_index(columns, self._group_size or columns)
+        in_order = group_index(columns, self._size_of_group(columns))
         return scaling.group_index is not None and not torch.equal(scaling.group_index, in_order)
 
     def _zeros(self, module: str) -> Tensor | None:
@@ -165,7 +168,7 @@ def _refuse_variants(quantization: Mapping[str, Any], path: Path) -> None:
     if quantization.get("pack_dtype", "int32") not in ("int32", "torch.int32"):
         wrong.append(f"pack_dtype {quantization['pack_dtype']!r}")
     dynamic = quantization.get("dynamic") or {}
-    if any(not str(pattern).startswith("-:") for pattern in dynamic):
+    if not isinstance(dynamic, dict) or any(not str(pattern).startswith("-:") for pattern in dynamic):
         wrong.append("dynamic settings for some modules")
     if wrong:
         raise CheckpointError(

@@ -93,8 +93,8 @@ def parse_schemes(config: Mapping[str, Any], path: Path) -> ModuleSchemes:
 def _not_weights(config: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What would have to be computed beside the weights, and formats that pack otherwise."""
     form = config.get("format")
-    forms = {group.get("format") or form for group in groups.values()} or {form}
-    wrong = [f"format {other!r}" for other in sorted(forms, key=str) if other != _FORMAT]
+    forms = [group.get("format") or form for group in groups.values()] or [form]
+    wrong = [f"format {other!r}" for other in forms if other != _FORMAT]
     if any(
         group.get(f"{kind}_activations") is not None
         for group in groups.values()

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from spearhead.errors import CheckpointError
-from spearhead.model.checkpoint import open_checkpoint
+from spearhead.model.checkpoint import load_variants, open_checkpoint
+from spearhead.model.checkpoint.layout import linear_modules
+from spearhead.model.quantization import InputGroups
 from spearhead.model.rope import RopeConfig, inverse_frequencies
 
 Factory = Callable[..., Path]
@@ -140,3 +142,53 @@ def test_a_tensor_type_that_cannot_be_dequantised_is_named(
         CheckpointError, match=r"rope_freqs\.weight is of type I32, which cannot be dequantised"
     ):
         open_checkpoint(str(path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "description"),
+    [
+        ("Q4_0", "w4 gguf Q4_0, group 32"),
+        ("Q4_1", "w4 gguf Q4_1, group 32"),
+        ("Q8_0", "w8 gguf Q8_0, group 32"),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_codes_are_kept_when_they_are_asked_for(
+    tiny_checkpoint: Factory, tiny_gguf: Factory, architecture: str, kind: str, description: str
+) -> None:
+    path = str(tiny_gguf(tiny_checkpoint(architecture), kind))
+    full, kept = open_checkpoint(path), open_checkpoint(path, gguf_codes=True)
+    assert (full.quantization, full.variants) == ("", ("fp16",))
+    assert (kept.quantization, kept.variants) == (description, ("w4",))
+    modules = linear_modules(kept.config)
+    assert dict(kept.input_groups) == dict.fromkeys(modules, InputGroups(size=32))
+    assert dict(full.input_groups) == {}
+    for module in modules:
+        weight = kept.quantized_weight(module)
+        assert weight is not None
+        assert torch.equal(weight.dequantize(), full.tensor(f"{module}.weight")), module
+        assert full.quantized_weight(module) is None
+    assert kept.revision == full.revision
+    assert kept.stored_bytes < full.stored_bytes
+
+
+def test_kept_codes_are_served_as_w4(tiny_checkpoint: Factory, tiny_gguf: Factory) -> None:
+    folder = tiny_checkpoint("llama", dtype="float16")
+    kept = open_checkpoint(str(tiny_gguf(folder, "Q4_0")), gguf_codes=True)
+    full = open_checkpoint(str(folder))
+    variants = load_variants(
+        kept, variants=("w4",), dtype=torch.float32, device=torch.device("cpu"), full_precision=full
+    )
+    expected = kept.tensor("model.layers.1.mlp.down_proj.weight")
+    assert torch.equal(variants["w4"].layers[1].down.weight, expected)
+    assert variants["w4"].quantization == "w4 gguf Q4_0, group 32"
+
+
+def test_projections_in_other_types_stay_dense(tiny_checkpoint: Factory, tiny_gguf: Factory) -> None:
+    with pytest.raises(CheckpointError, match="holds no projection in Q4_0, Q4_1 or Q8_0"):
+        open_checkpoint(str(tiny_gguf(tiny_checkpoint("llama"), "BF16")), gguf_codes=True)
+
+
+def test_codes_of_a_folder_cannot_be_asked_for(tiny_checkpoint: Factory) -> None:
+    with pytest.raises(CheckpointError, match=r"is no \.gguf file, whose blocks could be read as codes"):
+        open_checkpoint(str(tiny_checkpoint("llama")), gguf_codes=True)

@@ -11,20 +11,10 @@ from transformers import AutoModelForCausalLM
 from spearhead.errors import CheckpointError
 from spearhead.model.checkpoint import open_checkpoint
 
+from tests.model.checkpoint.published import edit_config, edit_tensors
+
 Factory = Callable[..., Path]
 Q_PROJ, K_PROJ = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj"
-
-
-def edit_config(folder: Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    edit(config)
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def edit_tensors(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    tensors = load_file(path)
-    edit(tensors)
-    save_file(tensors, path, metadata={"format": "pt"})
 
 
 @pytest.fixture
@@ -157,6 +147,42 @@ def test_transformers_ignores_compensators(artefact: Path, add_compensators: Any
     add_compensators(artefact, {Q_PROJ: (64, 64, 4, 4)})
     model = AutoModelForCausalLM.from_pretrained(artefact)
     assert model.config.spear["ec_file"] == "spear/ec.safetensors"
+
+
+def files_that_vllm_loads(folder: Path) -> set[str]:
+    """Safetensors in the folder itself, cut down to what the index names if there is an index."""
+    found = {path.name for path in folder.glob("*.safetensors")}
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        found &= set(json.loads(index.read_text())["weight_map"].values())
+    return found
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_vllm_finds_the_weights_and_nothing_else(
+    artefact: Path, add_compensators: Any, sharded: bool
+) -> None:
+    expected = {"model.safetensors"}
+    if sharded:
+        expected = split(artefact)
+    add_compensators(artefact, {Q_PROJ: (64, 64, 4, 4)})
+    assert files_that_vllm_loads(artefact) == expected
+    assert set(open_checkpoint(str(artefact)).weight_digests) == expected
+    # That name switches vLLM to Mistral's own layout, and PyTorch's would be loaded as weights.
+    names = [path.name for path in artefact.rglob("*")]
+    assert not [name for name in names if name.startswith("consolidated") or name.endswith((".bin", ".pt"))]
+
+
+def split(folder: Path) -> set[str]:
+    """Makes two shards and an index of one file."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weight_map = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(tensors)}
+    for shard in set(weight_map.values()):
+        part = {name: tensor for name, tensor in tensors.items() if weight_map[name] == shard}
+        save_file(part, folder / shard, metadata={"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return set(weight_map.values())
 
 
 def test_compensators_of_other_weights_are_refused(artefact: Path, add_compensators: Any) -> None:
