@@ -13,14 +13,14 @@ class DamageShares:
 
     Attributes:
         shares: Module to p = d / Σd; all 0 without damage.
-        entropy: -Σ p ln p in nats.
+        entropy_nats: -Σ p ln p.
         normalised_entropy: The same over ln M: 0 = one module has it all, 1 = all have the same.
         effective_count: exp(entropy), from 1 to M: how many equally damaged modules would give this entropy;
             0 without damage.
     """
 
     shares: Mapping[str, float]
-    entropy: float
+    entropy_nats: float
     normalised_entropy: float
     effective_count: float
 
@@ -35,7 +35,7 @@ def damage_shares(names: Iterable[str], damage: Mapping[str, float]) -> DamageSh
     largest = max(values.values(), default=0.0)
     if largest == 0.0:
         return DamageShares(
-            shares=dict.fromkeys(values, 0.0), entropy=0.0, normalised_entropy=0.0, effective_count=0.0
+            shares=dict.fromkeys(values, 0.0), entropy_nats=0.0, normalised_entropy=0.0, effective_count=0.0
         )
     relative = {name: value / largest for name, value in values.items()}  # sums cannot overflow
     total = math.fsum(relative.values())
@@ -43,7 +43,7 @@ def damage_shares(names: Iterable[str], damage: Mapping[str, float]) -> DamageSh
     entropy = max(0.0, -math.fsum(p * math.log(p) for p in shares.values() if p > 0))
     return DamageShares(
         shares=shares,
-        entropy=entropy,
+        entropy_nats=entropy,
         normalised_entropy=min(1.0, entropy / math.log(len(values))) if len(values) > 1 else 0.0,
         effective_count=math.exp(entropy),
     )
