@@ -8,7 +8,7 @@ beginning token; so a text carries everything that was chosen.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from spearhead.errors import CalibrationError, ConfigError
+from spearhead.quant.self_sampling import SampledSequences
 from spearhead.tokenizer import Tokenizer
 
 STANDARD_LENGTH = 2048
@@ -170,6 +171,12 @@ def text_from_sequences(name: str, sequences: Sequence[Sequence[int]]) -> Evalua
         segments=segments,
         scored=scored,
     )
+
+
+def text_from_samples(name: str, samples: SampledSequences) -> EvaluationText:
+    """What a model wrote itself, as a text; the first token of a document is not scored."""
+    text = text_from_sequences(name, samples.token_ids.tolist())
+    return replace(text, scored=text.scored & ~samples.document_starts[:, 1:])
 
 
 def _windows(name: str, token_ids: Sequence[int], length: int, step: int) -> Tensor:

@@ -1,0 +1,210 @@
+"""The work of ``spearhead evaluate``: options to models, texts and drafters, results to tables and JSON."""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+
+import torch
+
+from draft_service.config import DrafterSettings
+from draft_service.ngram_drafter import find_continuation
+from spearhead.cli.bench.environment import environment
+from spearhead.cli.progress import ProgressBar
+from spearhead.cli.tables import table
+from spearhead.errors import ConfigError
+from spearhead.model.quantization import QuantizationScheme
+from spearhead.quant.evaluation import (
+    AcceptancePlan,
+    AcceptanceSettings,
+    Drafter,
+    Evaluation,
+    EvaluationText,
+    LookupDrafter,
+    ModelDrafter,
+    OpenedModels,
+    TextProtocol,
+    evaluate_variants,
+    opened_models,
+    read_text,
+    text_from_samples,
+)
+from spearhead.quant.evaluation.presentation import (
+    acceptance_rows,
+    column_rows,
+    columns,
+    greedy_rows,
+    protocol_line,
+    text_rows,
+)
+from spearhead.quant.self_sampling import SamplingTokens, SelfSamplingConfig, self_sample
+
+_SELF, _NGRAM = "self", "ngram"
+_TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 16384}
+
+
+def evaluate(arguments: argparse.Namespace) -> str:
+    """Evaluates as the command line says, prints tables, and returns one line of JSON.
+
+    Raises:
+        ConfigError: Options that do not fit together.
+        CalibrationError, CheckpointError, ModelMismatch: See :mod:`spearhead.quant.evaluation`.
+    """
+    bars = _Bars()
+    with _opened(arguments) as models:
+        texts = _texts(arguments, models, bars)
+        evaluation = evaluate_variants(
+            models.reference,
+            models.variants,
+            texts,
+            acceptance=_plan(arguments, models, texts) if arguments.prompts else None,
+            draws=arguments.draws,
+            seed=arguments.seed,
+            tokens_at_once=_tokens_at_once(models),
+            report=bars.show,
+        )
+        revision = models.revision
+    _print_tables(evaluation)
+    document = {
+        **environment(),
+        "full_precision_revision": revision,
+        **evaluation.as_json(),
+        "columns": [asdict(column) for column in columns(evaluation)],
+    }
+    return json.dumps(document)
+
+
+@contextmanager
+def _opened(arguments: argparse.Namespace) -> Iterator[OpenedModels]:
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    drafters = [name for name in arguments.drafter if name not in (_SELF, _NGRAM)]
+    with opened_models(
+        arguments.models,
+        schemes=[QuantizationScheme.parse(text) for text in arguments.quantization],
+        drafters=drafters if arguments.prompts else [],
+        dtype=getattr(torch, arguments.dtype),
+        device=_device(arguments.device),
+        memory_bytes=int(arguments.memory_gib * 2**30),
+    ) as models:
+        yield models
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
+        raise ConfigError(f"--device {name} cannot be used: {str(error).splitlines()[0]}") from error
+    if device.type not in _TOKENS_AT_ONCE:
+        raise ConfigError(f"--device {name} is not supported; use {' or '.join(_TOKENS_AT_ONCE)}")
+    return device
+
+
+def _tokens_at_once(models: OpenedModels) -> int:
+    return _TOKENS_AT_ONCE[models.reference.source.device.type]
+
+
+def _texts(arguments: argparse.Namespace, models: OpenedModels, bars: "_Bars") -> list[EvaluationText]:
+    protocol = TextProtocol(
+        length=arguments.length,
+        stride=arguments.stride,
+        bos_per_segment=arguments.bos_per_segment,
+        max_segments=arguments.max_segments,
+    )
+    texts = [read_text(path, models.tokenizer, protocol) for path in arguments.text]
+    if arguments.self_samples:
+        texts.append(_self_samples(arguments, models, bars))
+    return texts
+
+
+def _self_samples(arguments: argparse.Namespace, models: OpenedModels, bars: "_Bars") -> EvaluationText:
+    source = models.reference.source
+    config = SelfSamplingConfig(
+        sequence_count=arguments.self_samples, length=arguments.self_sample_length, seed=arguments.seed
+    )
+    samples = self_sample(
+        source,
+        config,
+        SamplingTokens.of(models.tokenizer, vocab_size=source.config.vocab_size, chat=False),
+        revision=models.revision,
+        progress=partial(bars.show, "self-samples"),
+    )
+    return text_from_samples("self-samples (written)", samples)
+
+
+def _plan(
+    arguments: argparse.Namespace, models: OpenedModels, texts: Sequence[EvaluationText]
+) -> AcceptancePlan:
+    segments = texts[0].segments
+    if arguments.prompt_tokens > segments.shape[1]:
+        raise ConfigError(
+            f"--prompt-tokens {arguments.prompt_tokens} is more than the {segments.shape[1]} tokens of a "
+            "segment; prompts are the first tokens of segments"
+        )
+    return AcceptancePlan(
+        drafters=_drafters(arguments.drafter or [_SELF], models),
+        prompts=segments[: arguments.prompts, : arguments.prompt_tokens],
+        settings=AcceptanceSettings(
+            draft_tokens=arguments.draft_tokens,
+            temperature=arguments.temperature,
+            seed=arguments.seed,
+            output_tokens=arguments.output_tokens,
+            tokens_at_once=_tokens_at_once(models),
+        ),
+        vocab_size=models.tokenizer.vocab_size,
+    )
+
+
+def _drafters(names: Sequence[str], models: OpenedModels) -> list[Drafter]:
+    opened = iter(models.drafters)
+    found: list[Drafter] = []
+    for name in names:
+        if name == _NGRAM:
+            found.append(LookupDrafter(name=_NGRAM, lookup=_look_up))
+        elif name == _SELF:
+            found.append(ModelDrafter(name=_SELF, model=models.reference))
+        else:
+            model = next(opened)
+            found.append(ModelDrafter(name=model.name, model=model))
+    return found
+
+
+def _look_up(tokens: Sequence[int], count: int) -> list[int]:
+    settings = DrafterSettings()
+    return find_continuation(
+        tokens, longest=settings.ngram_longest, shortest=settings.ngram_shortest, count=count
+    )
+
+
+class _Bars:
+    """One progress bar a label."""
+
+    def __init__(self) -> None:
+        self._bars: dict[str, ProgressBar] = {}
+
+    def show(self, label: str, done: int, total: int) -> None:
+        """Moves the bar of ``label``."""
+        if label not in self._bars:
+            self._bars[label] = ProgressBar(label, total)
+        self._bars[label].move_to(done, total)
+
+
+def _print_tables(evaluation: Evaluation) -> None:
+    for text in evaluation.texts:
+        print(f"{protocol_line(text)}, {evaluation.dtype}\n{table(text_rows(text))}\n")
+    acceptance = evaluation.acceptance
+    if acceptance is not None:
+        settings = acceptance.settings
+        print(
+            f"acceptance: {acceptance.prompt_count} prompts of {acceptance.prompt_tokens} tokens, "
+            f"{settings.output_tokens} written, {settings.draft_tokens} drafts a round, temperature "
+            f"{settings.temperature:g}\n{table(acceptance_rows(acceptance))}\n"
+        )
+        if acceptance.greedy:
+            print(f"greedy output, as long as it equals full precision's\n{table(greedy_rows(acceptance))}\n")
+    print(table(column_rows(columns(evaluation))), flush=True)

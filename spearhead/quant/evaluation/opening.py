@@ -1,0 +1,263 @@
+"""From paths of checkpoints to the models that are compared: full precision, ``w4``, ``w4+ec``."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spearhead.errors import CalibrationError, CheckpointError, ModelMismatch
+from spearhead.model.checkpoint import FP16, W4, W4_EC, Checkpoint, open_checkpoint
+from spearhead.model.checkpoint.layout import check_groups, expected_shapes
+from spearhead.model.checkpoint.variants import quantized_bytes
+from spearhead.model.loading import load_tokenizer
+from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
+from spearhead.quant.evaluation.model_variant import EvaluatedModel, compensated_linear
+from spearhead.quant.layers import LayerSource, Replace, ResidentLayers, StreamedLayers
+from spearhead.tokenizer import Tokenizer
+
+_MEMORY_SHARE = 0.6
+"""Of what is free now; the rest is for hidden states and log-probabilities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedModels:
+    """What an evaluation compares.
+
+    Attributes:
+        reference: Full precision.
+        variants: The others.
+        drafters: Draft models, in the order asked for.
+        tokenizer: Of all of them.
+        revision: Digest of the reference's checkpoint.
+    """
+
+    reference: EvaluatedModel
+    variants: tuple[EvaluatedModel, ...]
+    drafters: tuple[EvaluatedModel, ...]
+    tokenizer: Tokenizer
+    revision: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelOpener:
+    """Opens checkpoints; layers stay in memory while they fit, and are read again and again where not.
+
+    Attributes:
+        dtype: Compute type.
+        device: Where everything is computed.
+        memory_bytes: Left for layers.
+        stack: Closes what was opened.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+    memory_bytes: int
+    stack: ExitStack
+
+    def open(self, path: str) -> Checkpoint:
+        """An open checkpoint.
+
+        Raises:
+            CheckpointError: See :func:`open_checkpoint`.
+        """
+        return self.stack.enter_context(closing(open_checkpoint(path)))
+
+    def full_precision(self, checkpoint: Checkpoint, name: str = FP16) -> EvaluatedModel:
+        """A checkpoint as it is, such as the reference or a draft model.
+
+        Raises:
+            CheckpointError: It is quantised.
+        """
+        if checkpoint.quantization:
+            raise CheckpointError(f"{checkpoint.path} is quantised; name the full-precision checkpoint")
+        source, streamed = self._place(checkpoint)
+        return EvaluatedModel(
+            name=name,
+            source=source,
+            quantization=f"full precision, {checkpoint.weight_dtype}",
+            served_bytes=checkpoint.stored_bytes,
+            streamed=streamed,
+        )
+
+    def quantized(self, checkpoint: Checkpoint, prefix: str = "") -> list[EvaluatedModel]:
+        """The ``w4`` of an artefact and, where it has compensators, its ``w4+ec``, on the same layers."""
+        source, streamed = self._place(checkpoint)
+        w4 = EvaluatedModel(
+            name=prefix + W4,
+            source=source,
+            quantization=checkpoint.quantization,
+            served_bytes=checkpoint.stored_bytes,
+            streamed=streamed,
+        )
+        found = checkpoint.compensators
+        if found is None:
+            return [w4]
+        placed = {
+            name: compensator.placed(row_offset=0, device=self.device)
+            for name, compensator in found.by_module.items()
+        }
+        gated = sum(compensator.gate is not None for compensator in placed.values())
+        compensated = EvaluatedModel(
+            name=prefix + W4_EC,
+            source=source,
+            linear=compensated_linear(placed),
+            quantization=f"{checkpoint.quantization} + {len(placed)} compensators, {gated} gated",
+            served_bytes=checkpoint.stored_bytes + found.stored_bytes,
+            baseline=w4.name,
+            streamed=streamed,
+        )
+        return [w4, compensated]
+
+    def rounded(self, checkpoint: Checkpoint, scheme: QuantizationScheme, prefix: str = "") -> EvaluatedModel:
+        """A ``w4`` that is rounded to nearest while it is loaded.
+
+        Raises:
+            CheckpointError: The checkpoint is quantised, or the scheme does not fit it.
+        """
+        if checkpoint.quantization:
+            raise CheckpointError(f"{checkpoint.path} is quantised already; {scheme} would have no effect")
+        check_groups(checkpoint.config, scheme)
+        scale_dtype: torch.dtype = getattr(torch, checkpoint.weight_dtype)
+
+        def replace(_: str, weight: Tensor) -> Tensor:
+            return dequantize(*rtn(weight, scheme, scale_dtype))
+
+        source, streamed = self._place(checkpoint, replace)
+        return EvaluatedModel(
+            name=prefix + W4,
+            source=source,
+            quantization=f"{scheme.description}, round to nearest",
+            served_bytes=quantized_bytes(checkpoint, scheme),
+            streamed=streamed,
+        )
+
+    def _place(self, checkpoint: Checkpoint, replace: Replace | None = None) -> tuple[LayerSource, bool]:
+        streamed = StreamedLayers(checkpoint, dtype=self.dtype, device=self.device, replace=replace)
+        needed = sum(map(prod, expected_shapes(checkpoint.config).values())) * self.dtype.itemsize
+        if needed > self.memory_bytes:
+            return streamed, True
+        self.memory_bytes -= needed
+        return ResidentLayers(streamed), False
+
+
+@contextmanager
+def opened_models(
+    paths: Sequence[str],
+    *,
+    schemes: Sequence[QuantizationScheme] = (),
+    drafters: Sequence[str] = (),
+    dtype: torch.dtype,
+    device: torch.device,
+    memory_bytes: int = 0,
+) -> Iterator[OpenedModels]:
+    """Opens every variant that some checkpoints offer.
+
+    The first full-precision checkpoint is the reference; without one, the source of the first quantised one
+    that names it. A single quantised model gives ``w4`` and ``w4+ec``; of several, names start with theirs.
+
+    Args:
+        paths: Folders, ``.gguf`` files or hub ids.
+        schemes: The reference is also evaluated rounded to each of these.
+        drafters: Full-precision draft models, likewise.
+        dtype: Compute type.
+        device: Where everything is computed.
+        memory_bytes: For layers; 0 = most of what is free.
+
+    Raises:
+        CheckpointError: A checkpoint cannot be used.
+        CalibrationError: No full-precision checkpoint.
+        ModelMismatch: Tokenizers or vocabularies differ.
+    """
+    with ExitStack() as stack:
+        limit = memory_bytes or int(free_memory_bytes(device) * _MEMORY_SHARE)
+        opener = ModelOpener(dtype=dtype, device=device, memory_bytes=limit, stack=stack)
+        checkpoints = [opener.open(path) for path in paths]
+        base = _reference(opener, checkpoints)
+        others = [checkpoint for checkpoint in checkpoints if checkpoint is not base]
+        drafting = [opener.open(path) for path in drafters]
+        tokenizer = check_tokenizers([base, *others, *drafting])
+        _check_vocabularies(base, others)
+        reference = opener.full_precision(base)
+        prefixes = _prefixes(others, schemes)
+        variants = [opener.rounded(base, scheme, prefixes[str(scheme)]) for scheme in schemes]
+        for checkpoint in others:
+            prefix = prefixes[str(checkpoint.path)]
+            if checkpoint.quantization:
+                variants += opener.quantized(checkpoint, prefix)
+            else:
+                variants.append(opener.full_precision(checkpoint, f"{checkpoint.path.stem}:{FP16}"))
+        yield OpenedModels(
+            reference=reference,
+            variants=tuple(variants),
+            drafters=tuple(opener.full_precision(one, one.path.stem) for one in drafting),
+            tokenizer=tokenizer,
+            revision=base.revision,
+        )
+
+
+def check_tokenizers(checkpoints: Sequence[Checkpoint]) -> Tokenizer:
+    """The tokenizer that all checkpoints share.
+
+    Raises:
+        ModelMismatch: Theirs differ.
+    """
+    first, *rest = (
+        (checkpoint, load_tokenizer(checkpoint.path, checkpoint.config)) for checkpoint in checkpoints
+    )
+    for checkpoint, tokenizer in rest:
+        if tokenizer.hash != first[1].hash:
+            raise ModelMismatch(
+                f"{checkpoint.path} and {first[0].path} have different tokenizers; distributions over "
+                "different tokens cannot be compared, evaluate them apart"
+            )
+    return first[1]
+
+
+def free_memory_bytes(device: torch.device) -> int:
+    """Memory that could be taken now, as the system says it; limits of a container are not known here."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    info = Path("/proc/meminfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _check_vocabularies(base: Checkpoint, others: Sequence[Checkpoint]) -> None:
+    for checkpoint in others:
+        if checkpoint.config.vocab_size != base.config.vocab_size:
+            raise ModelMismatch(
+                f"{checkpoint.path} has a vocabulary of {checkpoint.config.vocab_size}, {base.path} one of "
+                f"{base.config.vocab_size}; evaluate them apart"
+            )
+
+
+def _reference(opener: ModelOpener, checkpoints: Sequence[Checkpoint]) -> Checkpoint:
+    for checkpoint in checkpoints:
+        if not checkpoint.quantization:
+            return checkpoint
+    for checkpoint in checkpoints:
+        if checkpoint.full_precision_source is not None:
+            return opener.open(checkpoint.full_precision_source.location)
+    raise CalibrationError(
+        "no model is in full precision and none names its source on this machine; give the full-precision "
+        "checkpoint as well, since everything is measured against it"
+    )
+
+
+def _prefixes(others: Sequence[Checkpoint], schemes: Sequence[QuantizationScheme]) -> dict[str, str]:
+    """What stands before a variant's name: nothing as long as there is one artefact or scheme."""
+    quantized = [checkpoint for checkpoint in others if checkpoint.quantization]
+    labels = {str(checkpoint.path): checkpoint.path.resolve().name for checkpoint in quantized}
+    if len(set(labels.values())) < len(labels):
+        labels = {path: path for path in labels}
+    labels |= {str(scheme): str(scheme) for scheme in schemes}
+    prefixes = {key: "" if len(labels) == 1 else f"{label}:" for key, label in labels.items()}
+    return {**{str(checkpoint.path): "" for checkpoint in others}, **prefixes}
