@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
-from spearhead.model.checkpoint.module_reader import module_shape, nonzero, read_scales, scale_dtype, sharing
+from spearhead.model.checkpoint.module_reader import module_shapes, nonzero, read_scales, scale_dtype, sharing
 from spearhead.model.checkpoint.tensor_files import FLOATS, TensorFiles
 from spearhead.model.checkpoint.words import AWQ_ORDER, signed, unpack_words
 from spearhead.model.quantization import InputGroups, QuantizedWeight
@@ -37,7 +37,7 @@ class AwqReader:
         self._files = files
         self._group_size = max(int(quantization["group_size"]), 0)
         modules = [name.removesuffix(_WEIGHT) for name in files.shapes if name.endswith(_WEIGHT)]
-        self._sizes = {module: module_shape(model, module) for module in modules}
+        self._sizes = module_shapes(model, modules)
         for module in modules:
             self._check(module)
             read_scales(files, module + _SCALES)

@@ -14,7 +14,7 @@ from spearhead.model.checkpoint.module_reader import (
     Scaling,
     equal_groups,
     group_index,
-    module_shape,
+    module_shapes,
     nonzero,
     read_group_index,
     read_scales,
@@ -54,7 +54,7 @@ class GptqReader:
         self._group_size = max(int(quantization["group_size"]), 0)
         self._needs_index = bool(quantization.get("desc_act", False))
         modules = [name.removesuffix(_WEIGHT) for name in files.shapes if name.endswith(_WEIGHT)]
-        self._sizes = {module: module_shape(model, module) for module in modules}
+        self._sizes = module_shapes(model, modules)
         for module in modules:
             self._check(module)
         self.scale_dtype = scale_dtype((FLOATS[files.dtypes[m + _SCALES]] for m in modules), str(path))

@@ -50,20 +50,20 @@ class Scaling:
     group_index: Tensor | None
 
 
-def module_shape(config: ModelConfig, module: str) -> tuple[int, int]:
-    """(Outputs, inputs) of a module that may be quantised.
+def module_shapes(config: ModelConfig, modules: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """(Outputs, inputs) of modules that are quantised.
 
     Raises:
-        CheckpointError: The model has no such module.
+        CheckpointError: One that the model does not have.
     """
-    if f"{module}.weight" == HEAD:
-        return (config.vocab_size, config.hidden_size)
-    shape = linear_modules(config).get(module)
-    if shape is None:
+    known = linear_modules(config) | {HEAD.removesuffix(".weight"): (config.vocab_size, config.hidden_size)}
+    found = {module: known.get(module) for module in modules}
+    unknown = [module for module, shape in found.items() if shape is None]
+    if unknown:
         raise CheckpointError(
-            f"{module} is quantised, but is no linear module of this {config.architecture} model"
+            f"{unknown[0]} is quantised, but is no linear module of this {config.architecture} model"
         )
-    return shape
+    return {module: shape for module, shape in found.items() if shape is not None}
 
 
 def read_scales(files: TensorFiles, name: str) -> Tensor:

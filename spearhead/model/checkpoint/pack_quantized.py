@@ -45,7 +45,8 @@ class PackQuantizedReader:
         self._files = files
         modules = [name.removesuffix(_PACKED) for name in files.shapes if name.endswith(_PACKED)]
         self._schemes = {module: _scheme_of(schemes, module, path) for module in modules}
-        self._sizes = {module: self._size(module, expected_shapes(model)) for module in modules}
+        expected = expected_shapes(model)
+        self._sizes = {module: self._size(module, expected) for module in modules}
         for module in modules:
             self._check(module)
         self.scale_dtype = scale_dtype((FLOATS[files.dtypes[m + _SCALE]] for m in modules), str(path))

@@ -97,7 +97,7 @@ def test_the_description_keeps_what_its_author_adds(artefact: Path) -> None:
     assert description["steps"] == 400
     assert description["version"] == 2
     assert description["w4_sha256"] == checkpoint.weight_digests
-    assert sorted(path.name for path in (artefact / "spear").iterdir()) == ["ec.json", "ec.safetensors"]
+    assert sorted(path.name for path in artefact.glob("spear/ec.*")) == ["ec.json", "ec.safetensors"]
 
 
 def test_saving_again_replaces_what_was_there(artefact: Path) -> None:
@@ -169,7 +169,7 @@ def test_compensators_that_could_not_be_loaded_are_not_written(
     checkpoint = open_checkpoint(str(artefact))
     with pytest.raises(CheckpointError, match=message):
         save_compensators(artefact, change(stored((96, 64), 2, (8, 8))), describe(checkpoint))
-    assert not (artefact / "spear").exists()
+    assert not list(artefact.glob("spear/ec.*"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM
 
 from spearhead.errors import CheckpointError
 from spearhead.model.checkpoint import open_checkpoint
-
 from tests.model.checkpoint.published import edit_config, edit_tensors
 
 Factory = Callable[..., Path]
