@@ -73,14 +73,15 @@ def find_compensators(folder: Path, named: object) -> Path | None:
     Args:
         folder: Where the weights are.
         named: ``spear.ec_file`` of ``config.json``. A published checkpoint, whose configuration nobody
-            touched, has none; then ``spear/ec.json`` is the sign.
+            touched, has none; then ``spear/ec.json`` is the sign, and so is half of a pair, which is an
+            error when it is read.
 
     Raises:
         CheckpointError: ``named`` is no file name.
     """
     if named is None:
         file = folder / FOLDER / FILE
-        return file if file.with_suffix(".json").exists() else None
+        return file if file.exists() or file.with_suffix(".json").exists() else None
     if not isinstance(named, str):
         raise CheckpointError(f"{folder}: spear.ec_file in config.json is {named!r}; it must be a file name")
     return folder / named

@@ -23,6 +23,13 @@ def is_decoded(kind: GGMLQuantizationType) -> bool:
     return kind in _BLOCK_BYTES
 
 
+def check_blocks(data: npt.NDArray[np.uint8], kind: GGMLQuantizationType, *, where: str) -> None:
+    """Reads the scales of a matrix and nothing else; arguments and errors are :func:`decode_blocks`'."""
+    blocks = data.reshape(data.shape[0], -1, _BLOCK_BYTES[kind])
+    for at in (0, 2) if kind == GGMLQuantizationType.Q4_1 else (0,):
+        _half(blocks, at, where)
+
+
 def decode_blocks(data: npt.NDArray[np.uint8], kind: GGMLQuantizationType, *, where: str) -> QuantizedWeight:
     """The codes and scales of a matrix. Scales are float16 and may be negative.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint.compensators import CompensatorSet, find_compensators, load_compensators
-from spearhead.model.checkpoint.gguf_blocks import GROUP_SIZE, decode_blocks, is_decoded
+from spearhead.model.checkpoint.gguf_blocks import GROUP_SIZE, check_blocks, decode_blocks, is_decoded
 from spearhead.model.checkpoint.gguf_config import config_from_gguf
 from spearhead.model.checkpoint.layout import (
     EMBEDDING,
@@ -64,7 +64,7 @@ class GgufCheckpoint:
 
     Raises:
         CheckpointError: Damaged, of an architecture or tensor type that is not supported, or incomplete;
-            codes are to be kept and there are none.
+            codes are to be kept and there are none, or their scales are not finite.
     """
 
     full_precision_source: FullPrecisionSource | None = None
@@ -101,7 +101,11 @@ class GgufCheckpoint:
             module: self._tensors[self._names[f"{module}.weight"]].tensor_type
             for module in linear_modules(self.config)
         }
-        return {module: kind for module, kind in kinds.items() if is_decoded(kind)}
+        kept = {module: kind for module, kind in kinds.items() if is_decoded(kind)}
+        for module, kind in kept.items():
+            name = f"{module}.weight"
+            check_blocks(self._tensors[self._names[name]].data, kind, where=name)
+        return kept
 
     def _load_compensators(self) -> CompensatorSet | None:
         file = find_compensators(self.path.parent, None)

@@ -227,6 +227,15 @@ def test_tensors_of_another_description_are_refused(artefact: Path) -> None:
         open_checkpoint(str(artefact))
 
 
+@pytest.mark.parametrize("lost", ["ec.json", "ec.safetensors"])
+def test_half_of_a_pair_is_refused(artefact: Path, lost: str) -> None:
+    checkpoint = open_checkpoint(str(artefact))
+    save_compensators(artefact, {UP: stored((96, 64), 2, (8, 8))}, describe(checkpoint))
+    (artefact / "spear" / lost).unlink()
+    with pytest.raises(CheckpointError, match=lost):
+        open_checkpoint(str(artefact))
+
+
 @pytest.mark.parametrize("name", [5, ["ec"]])
 def test_a_name_in_the_config_that_is_no_name_is_refused(artefact: Path, name: object) -> None:
     config = json.loads((artefact / "config.json").read_text())

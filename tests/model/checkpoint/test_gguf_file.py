@@ -2,6 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -187,6 +188,20 @@ def test_kept_codes_are_served_as_w4(tiny_checkpoint: Factory, tiny_gguf: Factor
 def test_projections_in_other_types_stay_dense(tiny_checkpoint: Factory, tiny_gguf: Factory) -> None:
     with pytest.raises(CheckpointError, match="holds no projection in Q4_0, Q4_1 or Q8_0"):
         open_checkpoint(str(tiny_gguf(tiny_checkpoint("llama"), "BF16")), gguf_codes=True)
+
+
+def test_scales_that_are_not_finite_are_named_when_opening(
+    tiny_checkpoint: Factory, tiny_gguf: Factory
+) -> None:
+    path = tiny_gguf(tiny_checkpoint("llama"), "Q4_0")
+    tensor = next(one for one in gguf.GGUFReader(path).tensors if one.name == "blk.1.ffn_down.weight")
+    content = bytearray(path.read_bytes())
+    content[tensor.data_offset : tensor.data_offset + 2] = b"\x00\x7e"
+    path.write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match=r"layers\.1\.mlp\.down_proj\.weight has a block whose scale is NaN"
+    ):
+        open_checkpoint(str(path), gguf_codes=True)
 
 
 def test_codes_of_a_folder_cannot_be_asked_for(tiny_checkpoint: Factory) -> None:
