@@ -119,7 +119,7 @@ def measure_acceptance(
         settings: How.
         vocab_size: Of the tokenizer; the embedding's padding is never picked.
         draws: Resamples of the bootstrap over prompts.
-        progress: Called with tokens written so far (a prompt each) and in all.
+        progress: Called at the start and after each token of all prompts, with how many there are so far.
 
     Raises:
         CalibrationError: Layers that are not in memory, prompts beyond the context, logits not finite.
@@ -173,6 +173,8 @@ def _check(models: Sequence[EvaluatedModel], prompts: Tensor, settings: Acceptan
 
 def _ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
     done = 0
+    if progress is not None:
+        progress(0, total)
 
     def tick() -> None:
         nonlocal done

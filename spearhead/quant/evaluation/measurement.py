@@ -94,7 +94,7 @@ def measure_text(
         hidden_bytes: Bound on the final hidden states of all models, when a layer costs a read: as many
             segments as fit pass each layer together.
         chunk_bytes: Bound on one array of log-probabilities.
-        progress: Called after each group of segments.
+        progress: Called at the start and after each group of segments.
 
     Raises:
         ModelMismatch: Vocabularies differ, names repeat, or token ids are beyond the vocabulary.
@@ -106,6 +106,8 @@ def measure_text(
     segments, scored = text.segments, text.scored
     size = _segments_at_once(models, text, tokens_at_once, hidden_bytes)
     rows: list[tuple[ReferenceRows, list[VariantRows]]] = []
+    tell = progress or _silent
+    tell(0, len(segments))
     for start in range(0, len(segments), size):
         part, mask = segments[start : start + size].to(reference.source.device), scored[start : start + size]
         kept = mask.to(part.device)
@@ -116,9 +118,12 @@ def measure_text(
             projections.append(Projection(hidden=hidden, head=heads[model.name]))
         measured = token_metrics(projections[0], projections, part[:, 1:][kept], chunk_bytes=chunk_bytes)
         rows.append(measured)
-        if progress is not None:
-            progress(min(start + size, len(segments)), len(segments))
+        tell(min(start + size, len(segments)), len(segments))
     return _collect(models, text, rows)
+
+
+def _silent(done: int, total: int) -> None:
+    """Tells nobody."""
 
 
 def _check(models: Sequence[EvaluatedModel], text: EvaluationText) -> None:

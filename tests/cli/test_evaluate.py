@@ -1,0 +1,95 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spearhead.cli import main
+
+TEXT = "The rain falls on the hills while a fox verifies drafts. " * 60
+
+
+@pytest.fixture
+def folder(tiny_checkpoint: Callable[..., Path]) -> Path:
+    return tiny_checkpoint("llama")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "rain.txt"
+    path.write_text(TEXT)
+    return path
+
+
+SMALL = ["--length", "48", "--max-segments", "4", "--device", "cpu", "--draws", "50"]
+ROUNDS = ["--prompts", "2", "--prompt-tokens", "8", "--output-tokens", "12"]
+
+
+def test_the_last_line_is_the_evaluation_as_json(
+    folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    drafters = ["--drafter", "self", "--drafter", "ngram", "--drafter", str(folder)]
+    arguments = [
+        "evaluate",
+        str(folder),
+        "--quantization",
+        "group32",
+        "--text",
+        str(text),
+        "--json",
+        str(out),
+    ]
+    assert main([*arguments, *SMALL, *ROUNDS, *drafters]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out.splitlines()[-1])
+    assert json.loads(out.read_text()) == document
+    assert [score["variant"] for score in document["texts"][0]["scores"]] == ["fp16", "w4"]
+    assert [column["name"] for column in document["columns"]] == ["FP16", "FP16+spec", "W4", "W4+spec"]
+    pairs = [(score["drafter"], score["variant"]) for score in document["acceptance"]["scores"]]
+    names = ["self", "ngram", folder.name]
+    assert pairs == [(name, variant) for name in names for variant in ("fp16", "w4")]
+    assert document["acceptance"]["scores"][0]["draft_acceptance"] == 1
+    assert {"machine", "versions", "commit", "command", "full_precision_revision"} <= document.keys()
+    assert "w4 symmetric, group 32, absmax/7.5" in captured.out
+    assert "left" in captured.err
+
+
+def test_self_samples_are_a_text_and_are_scored_without_the_first_token_of_a_document(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["evaluate", str(folder), "--self-samples", "3", "--self-sample-length", "24"]
+    assert main([*arguments, *SMALL, "--prompts", "0"]) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (scores,) = document["texts"]
+    assert scores["bos"] == "as sampled" and scores["segment_count"] == 3
+    assert 0 < scores["scored_token_count"] <= 3 * 23
+    assert document["acceptance"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to evaluate on; give --text"),
+        (["--text", "gone.txt"], "gone.txt cannot be read: No such file"),
+        (["--text", "rain.txt", "--length", "9999"], "tokens, less than one segment of 9999"),
+        (["--text", "rain.txt", "--prompt-tokens", "49"], "more than the 48 tokens of a segment"),
+        (["--text", "rain.txt", "--draft-tokens", "0"], "--draft-tokens is 0; it must be at least 1"),
+        (["--text", "rain.txt", "--temperature", "-1"], "--temperature is -1.0; it must be at least 0"),
+        (["--text", "rain.txt", "--device", "meta"], "--device meta is not supported"),
+        (["--text", "rain.txt", "--device", "nonsense"], "--device nonsense cannot be used"),
+        (["--text", "rain.txt", "--json", "gone/out.json"], "the folder gone does not exist"),
+        (["--text", "rain.txt", "--quantization", "w3"], "quantization 'w3' is not understood"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_with_exit_code_2(
+    folder: Path,
+    text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(text.parent)
+    assert main(["evaluate", str(folder), *SMALL, *arguments]) == 2
+    assert message in capsys.readouterr().err
