@@ -126,7 +126,7 @@ class AcceptanceTracker:
 
         Args:
             rows: Their rows, shape (B,).
-            step: The step that is being planned.
+            step: The step that is being planned, not below those that were observed.
 
         Returns:
             Probabilities, shape (B,).
@@ -135,8 +135,7 @@ class AcceptanceTracker:
             return np.zeros(0)
         self._reach(int(rows.max()))
         prior, config = self.estimate_all(step), self._config
-        ages = np.maximum(step - np.frombuffer(self._steps)[rows], 0.0)
-        weights = np.exp2(ages / -config.idle_half_life_steps)
+        weights = np.exp2((np.frombuffer(self._steps)[rows] - step) * (1 / config.idle_half_life_steps))
         trials = np.frombuffer(self._trials)[rows]
         surplus = np.frombuffer(self._accepted)[rows] - prior * trials
         return np.asarray(prior + weights * surplus / (config.prior_trials + weights * trials))
@@ -157,8 +156,10 @@ class AcceptanceTracker:
         self._steps[row] = evidence.step
 
     def _reach(self, row: int) -> None:
-        for column in (self._accepted, self._trials, self._steps):
-            column.extend([0.0] * (row + 1 - len(column)))
+        missing = row + 1 - len(self._trials)
+        if missing > 0:
+            for column in (self._accepted, self._trials, self._steps):
+                column.extend([0.0] * missing)
 
 
 def _idle_weight(evidence: Evidence, step: int, config: AcceptanceConfig) -> float:

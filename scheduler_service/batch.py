@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from scheduler_service.admission import WaitingQueue
 from scheduler_service.request import Request, WorkerSequence
-from scheduler_service.roster import Roster, RunningColumns
+from scheduler_service.roster import DecodingColumns, Roster
 from spearhead.errors import RequestExists
 
 
@@ -56,10 +56,13 @@ class Batch:
         """Running requests in order of admission."""
         return tuple(self._running.values())
 
-    @property
-    def columns(self) -> RunningColumns:
-        """The numbers of the running requests as they are now."""
-        return self._roster.columns(tuple(self._running), self._rows)
+    def split(self) -> tuple[DecodingColumns, list[Request]]:
+        """The running requests as they are now: those that decode, and those with more to compute."""
+        columns, others = self._roster.decoding(self._rows)
+        if not others:
+            return columns, []
+        running = self.running
+        return columns, [running[i] for i in others]
 
     @property
     def running_count(self) -> int:
@@ -69,6 +72,10 @@ class Batch:
     def runs(self, request: Request) -> bool:
         """Whether the request is in the running batch."""
         return request.sequence_id in self._running
+
+    def running_by_id(self, sequence_id: int) -> Request:
+        """The running request that the workers know by that name."""
+        return self._running[sequence_id]
 
     def get(self, request_id: str) -> Request | None:
         """The living request of that id."""

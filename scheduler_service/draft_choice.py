@@ -7,7 +7,9 @@ a floor share their first passes, so one running sum over passes prices them all
 bound that no candidate exceeds says whether drafting can pay at all.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,14 +17,15 @@ from scheduler_service.decode_batch import DecodeBatch, Ints
 from scheduler_service.draft_tables import (
     FLOORS,
     LEVELS,
-    CandidateTable,
     ContextTable,
     candidate_table,
     context_table,
     expected_tokens,
 )
-from scheduler_service.step_cost import FEW_ROWS, Floats
+from scheduler_service.step_cost import FEW_ROWS, Floats, StepCost
 from scheduler_service.worker_costs import WorkerCosts
+
+_T = TypeVar("_T", float, Floats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +84,13 @@ class DraftPricing:
         if costs is not None:
             self._contexts: ContextTable = context_table(costs.target, costs.draft)
             self._stretches = self._contexts.bounds.searchsorted(batch.contexts, side="right")
+            self._weights = np.concatenate((np.ones(batch.count), batch.contexts))
 
     def plain(self) -> DraftOption:
         """No drafts."""
         attention_s, count = 0.0, self._batch.count
         if self._costs is not None:
-            line = self._contexts.by_drafts[0, :, 0]  # (2, S)
-            attention_s = float(np.vdot(self._histogram(self._stretches, 1), line))
+            attention_s = float(self._contexts.by_drafts[0, 0] @ self._histogram(0, 1)[0])
         return DraftOption(
             draft_counts=np.zeros(count, dtype=np.int64),
             rows=count,
@@ -101,14 +104,13 @@ class DraftPricing:
         batch, costs = self._batch, self._costs
         attention_s = draft_s = 0.0
         if costs is not None:
-            cells = draft_counts * self._contexts.count + self._stretches
-            histogram = self._histogram(cells, FEW_ROWS)
+            histogram = self._histogram(draft_counts, FEW_ROWS).reshape(-1)
             attention_s, draft_s = (self._contexts.by_drafts.reshape(2, -1) @ histogram).tolist()
             if costs.draft is not None:
                 drafting = np.bincount(draft_counts, minlength=2)[:0:-1].cumsum()  # By pass, the last first.
                 draft_s += float(costs.draft.sampled_pass.at_each(drafting).sum())
-                lag, forward = float(batch.draft_lags @ (draft_counts > 0)), costs.draft.forward
-                draft_s += forward.at(drafting[-1] + lag) - forward.at(drafting[-1])
+                first, lag = int(drafting[-1]), int(batch.draft_lags @ (draft_counts > 0))
+                draft_s += costs.draft.forward.at(first + lag) - costs.draft.forward.at(first)
         return DraftOption(
             draft_counts=draft_counts,
             rows=batch.count + int(draft_counts.sum()),
@@ -127,124 +129,170 @@ class DraftPricing:
             plain: What :meth:`plain` returned.
             limits: What to respect.
         """
-        costs, deepest = self._costs, int(self._batch.draft_caps.max())
-        plain_s = 0.0 if costs is None else _plain_s(costs, plain, limits)
-        if costs is None or not plain_s:
+        if self._costs is None or self._costs.draft is None:
             return plain
+        choice = _Choice(self._costs, self._costs.draft, plain, limits)
+        if not choice.plain_rate:
+            return plain
+        return self._best_alone(choice) if plain.rows == 1 else self._best_together(choice)
+
+    def _best_alone(self, choice: "_Choice") -> DraftOption:
+        """The best number of drafts for the only sequence, without the cost of arrays."""
+        batch, best, best_rate = self._batch, choice.plain, choice.plain_rate
+        lag, forward = int(batch.draft_lags[0]), choice.draft.forward
+        lines, stretch = self._contexts.by_drafts, int(self._stretches[0])
+        slopes = lines[..., stretch + self._contexts.count]  # (2, FEW_ROWS)
+        attention_s, draft_attention_s = (lines[..., stretch] + slopes * batch.contexts[0]).tolist()
+        tokens = expected_tokens()[self._levels()[0]].tolist()
+        lag_s, pass_s = forward.at(1 + lag) - forward.at(1), choice.draft.sampled_pass.at(1)
+        for drafts in range(1, int(batch.draft_caps[0]) + 1):
+            draft_s = drafts * pass_s + draft_attention_s[drafts] + lag_s
+            rate = tokens[drafts] / choice.step_s(1 + drafts, attention_s[drafts], draft_s)
+            if rate > best_rate and choice.allows(rate, 1 + drafts, attention_s[drafts], draft_s):
+                best_rate = rate
+                best = DraftOption(
+                    draft_counts=np.array([drafts]),
+                    rows=1 + drafts,
+                    attention_s=attention_s[drafts],
+                    draft_s=draft_s,
+                    expected_tokens=tokens[drafts],
+                )
+        return best
+
+    def _best_together(self, choice: "_Choice") -> DraftOption:
+        """The best of all candidates, C = F * J: what each pass adds, then a running sum over passes."""
+        batch, plain = self._batch, choice.plain
+        deepest = int(batch.draft_caps.max())
         table = candidate_table(deepest)
-        keys = self._levels() * (deepest + 1) + self._batch.draft_caps
-        sizes = np.bincount(keys, minlength=table.drafts.shape[1]).astype(np.float64)
-        wanted = limits.gain * plain.expected_tokens / plain_s
-        bound = self._bound(plain, (table.tokens[:deepest] @ sizes).cumsum())
-        if _rates(costs, bound, plain.rows, limits).max() < wanted * (1 - 1e-9):
+        keys = self._levels() * (deepest + 1) + batch.draft_caps
+        kinds = table.drafts.shape[1]
+        sizes = np.bincount(keys, minlength=kinds).astype(np.float64)
+        added = np.empty((4, len(FLOORS), deepest))
+        np.matmul(table.passes_and_tokens, sizes, out=added[:2].reshape(-1))
+        if not choice.may_pay(added[1, 0].tolist()):
             return plain
-        menu = self._menu(plain, table, keys, sizes)
-        rates = _rates(costs, menu, plain.rows, limits)
-        allowed = (rates >= wanted) & (menu.rows + limits.least_rows <= limits.max_rows)
-        if limits.budget_s is not None:
-            allowed &= _least_s(costs, menu, limits) <= limits.budget_s
-        best = int(np.where(allowed, rates, 0.0).argmax())
-        if not allowed[best] or rates[best] * plain_s <= plain.expected_tokens:
+        passes = added[0]  # Sequences in each, (F, J).
+        by_pass = (table.passes @ self._histogram(keys, kinds)).reshape(*passes.shape, -1)  # (F, J, 2 * S)
+        np.einsum("fjs,wjs->wfj", by_pass, self._contexts.by_pass[:, :deepest], out=added[2:])
+        added[3] += choice.draft.sampled_pass.at_each(passes)
+        if np.count_nonzero(batch.draft_lags):
+            lags = table.passes[::deepest] @ np.bincount(keys, batch.draft_lags, kinds)  # (F,)
+            forward = choice.draft.forward
+            added[3, :, 0] += forward.at_each(passes[:, 0] + lags) - forward.at_each(passes[:, 0])
+        rows, tokens, attention_s, draft_s = added.cumsum(axis=2).reshape(4, -1)
+        rows += plain.rows
+        tokens += plain.expected_tokens
+        attention_s += plain.attention_s
+        best = choice.best(rows, tokens, attention_s, draft_s)
+        if best is None:
             return plain
         return DraftOption(
             draft_counts=table.drafts[best][keys],
-            rows=int(menu.rows[best]),
-            attention_s=float(menu.attention_s[best]),
-            draft_s=float(menu.draft_s[best]),
-            expected_tokens=float(menu.expected_tokens[best]),
+            rows=int(rows[best]),
+            attention_s=float(attention_s[best]),
+            draft_s=float(draft_s[best]),
+            expected_tokens=float(tokens[best]),
         )
 
-    def _bound(self, plain: DraftOption, tokens: Floats) -> "_Menu":
-        """For each depth, the fewest rows and the least time that it can take, for the most tokens.
+    def _histogram(self, kinds: Ints | int, kind_count: int) -> Floats:
+        """Sequences, then their tokens of context, in each stretch, shape (kind_count, 2 * S).
 
         Args:
-            plain: No drafts.
-            tokens: Most tokens beyond one for each sequence, by depth, shape (J,).
+            kinds: What to tell sequences apart by, shape (B,).
+            kind_count: One more than the highest.
         """
-        assert self._costs
-        assert self._costs.draft
-        depths = np.arange(1, len(tokens) + 1)
-        return _Menu(
-            rows=plain.rows + depths,
-            attention_s=np.full(len(depths), plain.attention_s),
-            draft_s=np.asarray(depths * self._costs.draft.sampled_pass.at(1), dtype=np.float64),
-            expected_tokens=plain.expected_tokens + tokens,
-        )
-
-    def _menu(self, plain: DraftOption, table: CandidateTable, keys: Ints, sizes: Floats) -> "_Menu":
-        """All candidates priced, C = F * J of them: what each pass adds, then a running sum over passes."""
-        assert self._costs
-        draft = self._costs.draft
-        assert draft
-        deepest = len(table.drafts) // len(FLOORS)
         stretches = self._contexts.count
-        histogram = self._histogram(keys * stretches + self._stretches, len(sizes))
-        by_pass = np.matmul(table.passes, histogram.reshape(2, -1, stretches))  # (2, C, S)
-        passes = (table.passes @ sizes).reshape(-1, deepest)  # Sequences in each, (F, J).
-        added = np.empty((4, *passes.shape))
-        added[0] = passes
-        added[1] = (table.tokens @ sizes).reshape(passes.shape)
-        by_pass = by_pass.reshape(2, -1, deepest, stretches)
-        np.einsum("kfjs,wkjs->wfj", by_pass, self._contexts.by_pass[:, :, :deepest], out=added[2:])
-        added[3] += draft.sampled_pass.at_each(passes)
-        if self._batch.draft_lags.any():
-            lags = table.passes[::deepest] @ np.bincount(keys, self._batch.draft_lags, len(sizes))  # (F,)
-            first = draft.forward.at_each(np.stack((passes[:, 0], passes[:, 0] + lags)))
-            added[3, :, 0] += first[1] - first[0]
-        rows, tokens, attention_s, draft_s = added.cumsum(axis=2).reshape(4, -1)
-        return _Menu(
-            rows=plain.rows + rows,
-            attention_s=plain.attention_s + attention_s,
-            draft_s=draft_s,
-            expected_tokens=plain.expected_tokens + tokens,
+        cells = kinds * (2 * stretches) + self._stretches
+        sums = np.bincount(
+            np.concatenate((cells, cells + stretches)), self._weights, kind_count * 2 * stretches
         )
-
-    def _histogram(self, cells: Ints, kinds: int) -> Floats:
-        """Sequences and their tokens of context by kind and stretch, shape (2, kinds * S), flat.
-
-        Args:
-            cells: ``kind * S + stretch`` of each sequence, shape (B,).
-            kinds: How many there are.
-        """
-        size = kinds * self._contexts.count
-        counts, tokens = np.bincount(cells, minlength=size), np.bincount(cells, self._batch.contexts, size)
-        return np.concatenate((counts, tokens))
+        return np.asarray(sums.reshape(kind_count, -1), dtype=np.float64)
 
     def _levels(self) -> Ints:
         return np.rint(self._batch.acceptances * LEVELS).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Menu:
-    """Candidates with their prices, shape (C,) each; as in :class:`DraftOption`."""
+class _Choice:
+    """Judges candidates by their price.
 
-    rows: Ints | Floats
-    attention_s: Floats
-    draft_s: Floats
-    expected_tokens: Floats
+    Args:
+        costs: Both cost models.
+        draft: The drafter's.
+        plain: No drafts.
+        limits: What to respect.
 
+    Attributes:
+        plain_rate: Expected tokens a second without drafts; 0 when nothing takes time.
+    """
 
-def _plain_s(costs: WorkerCosts, plain: DraftOption, limits: DraftLimits) -> float:
-    cost = costs.target
-    verify_s = cost.forward.at(plain.rows) + cost.head.at(plain.rows + limits.ended) + plain.attention_s
-    return costs.target_factor * verify_s + costs.hop_s
+    def __init__(self, costs: WorkerCosts, draft: StepCost, plain: DraftOption, limits: DraftLimits) -> None:
+        forward, head = costs.target.forward, costs.target.head
+        self.draft, self.plain = draft, plain
+        self._costs, self._limits = costs, limits
+        self._shared_s = 0.0  # What the chunks' rows make cheaper, or dearer, for the candidates.
+        if limits.other_rows:
+            self._shared_s = forward.at(plain.rows) - forward.at(plain.rows + limits.other_rows)
+        verify_s = forward.at(plain.rows) + head.at(plain.rows + limits.ended) + plain.attention_s
+        plain_s = costs.target_factor * verify_s + costs.hop_s
+        self.plain_rate = plain.expected_tokens / plain_s if plain_s else 0.0
+        self._wanted_rate = limits.gain * self.plain_rate
 
+    def may_pay(self, tokens: Sequence[float]) -> bool:
+        """Whether any candidate could be good enough.
 
-def _rates(costs: WorkerCosts, menu: _Menu, plain_rows: int, limits: DraftLimits) -> Floats:
-    """Expected tokens a second, shape (C,)."""
-    forward = costs.target.forward
-    forward_s = forward.at_each(menu.rows + limits.other_rows)
-    if limits.other_rows:
-        forward_s += forward.at(plain_rows) - forward.at(plain_rows + limits.other_rows)
-    return menu.expected_tokens / _total_s(costs, menu, forward_s, limits)
+        For each depth, the most tokens are set against the fewest rows and the least time that it can take.
 
+        Args:
+            tokens: Most tokens that each pass may add.
+        """
+        pass_s, most, rows = self.draft.sampled_pass.at(1), self.plain.expected_tokens, self.plain.rows
+        for depth, more in enumerate(tokens, start=1):
+            most += more
+            least_s = self.step_s(rows + depth, self.plain.attention_s, depth * pass_s)
+            if most >= self._wanted_rate * least_s * (1 - 1e-9):
+                return True
+        return False
 
-def _least_s(costs: WorkerCosts, menu: _Menu, limits: DraftLimits) -> Floats:
-    """Time with the least progress of prompts, shape (C,)."""
-    forward_s = costs.target.forward.at_each(menu.rows + limits.least_rows) + limits.least_s
-    return _total_s(costs, menu, forward_s, limits)
+    def step_s(self, rows: int, attention_s: float, draft_s: float) -> float:
+        """Seconds that are charged to one candidate."""
+        target = self._costs.target
+        forward_s = target.forward.at(rows + self._limits.other_rows) + self._shared_s
+        return self._total_s(forward_s, target.head.at(rows + self._limits.ended), attention_s, draft_s)
 
+    def allows(self, rate: float, rows: int, attention_s: float, draft_s: float) -> bool:
+        """Whether one candidate is good enough and keeps every limit."""
+        target, limits = self._costs.target, self._limits
+        if rate < self._wanted_rate or rows + limits.least_rows > limits.max_rows:
+            return False
+        if limits.budget_s is None:
+            return True
+        forward_s = target.forward.at(rows + limits.least_rows) + limits.least_s
+        step_s = self._total_s(forward_s, target.head.at(rows + limits.ended), attention_s, draft_s)
+        return step_s <= limits.budget_s
 
-def _total_s(costs: WorkerCosts, menu: _Menu, forward_s: Floats, limits: DraftLimits) -> Floats:
-    verify_s = forward_s + costs.target.head.at_each(menu.rows + limits.ended) + menu.attention_s
-    return costs.target_factor * verify_s + costs.draft_factor * menu.draft_s + 2 * costs.hop_s
+    def best(self, rows: Floats, tokens: Floats, attention_s: Floats, draft_s: Floats) -> int | None:
+        """The candidate with the highest rate of those that :meth:`allows` would allow; None = no such.
+
+        Args:
+            rows: Rows of each candidate, shape (C,).
+            tokens: Expected tokens, shape (C,).
+            attention_s: The verifier's attention, shape (C,).
+            draft_s: The drafter's time, shape (C,).
+        """
+        target, limits = self._costs.target, self._limits
+        head_s = target.head.at_each(rows + limits.ended)
+        forward_s = target.forward.at_each(rows + limits.other_rows) + self._shared_s
+        rates = tokens / self._total_s(forward_s, head_s, attention_s, draft_s)
+        allowed = rates >= self._wanted_rate
+        allowed &= rows <= limits.max_rows - limits.least_rows
+        if limits.budget_s is not None:
+            forward_s = target.forward.at_each(rows + limits.least_rows) + limits.least_s
+            allowed &= self._total_s(forward_s, head_s, attention_s, draft_s) <= limits.budget_s
+        rates *= allowed
+        best = int(rates.argmax())
+        return best if rates[best] > self.plain_rate else None
+
+    def _total_s(self, forward_s: _T, head_s: _T, attention_s: _T, draft_s: _T) -> _T:
+        costs = self._costs
+        verify_s = forward_s + head_s + attention_s
+        return costs.target_factor * verify_s + costs.draft_factor * draft_s + 2 * costs.hop_s

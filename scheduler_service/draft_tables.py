@@ -21,9 +21,9 @@ class ContextTable:
 
     Attributes:
         bounds: Where a stretch ends and the next begins, shape (S - 1,).
-        by_drafts: Seconds of a sequence with 0..16 drafts, shape (2, 2, FEW_ROWS, S): the target's and the
-            drafter's in all passes; at context 0, and for each token of context.
-        by_pass: What one more draft adds to it, shape (2, 2, FEW_ROWS - 1, S).
+        by_drafts: Seconds of a sequence with 0..16 drafts, shape (2, FEW_ROWS, 2 * S): the target's, and the
+            drafter's in all passes; at context 0 in each stretch, then for each token of context in each.
+        by_pass: What one more draft adds to it, shape (2, FEW_ROWS - 1, 2 * S).
     """
 
     bounds: Floats
@@ -48,8 +48,8 @@ def context_table(target: StepCost, draft: StepCost | None) -> ContextTable:
         drafted = np.arange(FEW_ROWS)[:, None] * line
     seconds = np.stack((np.stack(verified), drafted))
     slopes = np.diff(seconds) / np.diff(nodes)
-    by_drafts = np.stack((seconds[..., :-1] - slopes * nodes[:-1], slopes), axis=1)
-    return ContextTable(bounds=nodes[1:-1], by_drafts=by_drafts, by_pass=np.diff(by_drafts, axis=2))
+    by_drafts = np.concatenate((seconds[..., :-1] - slopes * nodes[:-1], slopes), axis=2)
+    return ContextTable(bounds=nodes[1:-1], by_drafts=by_drafts, by_pass=np.diff(by_drafts, axis=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,12 +61,12 @@ class CandidateTable:
     Attributes:
         drafts: Drafts of a sequence, shape (F * J, K).
         passes: 1 where the candidate's last pass drafts for a sequence, shape (F * J, K).
-        tokens: Expected tokens from that draft, shape (F * J, K).
+        passes_and_tokens: The same, and below it the tokens expected from that draft, shape (2 * F * J, K).
     """
 
     drafts: Ints
     passes: Floats
-    tokens: Floats
+    passes_and_tokens: Floats
 
 
 @lru_cache(maxsize=FEW_ROWS)
@@ -78,12 +78,9 @@ def candidate_table(deepest: int) -> CandidateTable:
     longest = np.stack([np.minimum((survival >= floor).sum(axis=0), caps) for floor in FLOORS])  # (F, K)
     drafts = np.minimum(longest[:, None], depths[:, None])  # (F, J, K)
     passes = longest[:, None] >= depths[:, None]
-    shape = (-1, len(levels))
-    return CandidateTable(
-        drafts=drafts.reshape(shape),
-        passes=passes.reshape(shape).astype(np.float64),
-        tokens=(passes * survival).reshape(shape),
-    )
+    both = np.stack((passes.astype(np.float64), passes * survival)).reshape(-1, len(levels))
+    half = len(both) // 2
+    return CandidateTable(drafts=drafts.reshape(half, -1), passes=both[:half], passes_and_tokens=both)
 
 
 @lru_cache(maxsize=1)

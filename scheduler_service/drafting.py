@@ -13,12 +13,12 @@ from scheduler_service.decode_batch import Ints
 from scheduler_service.draft_patience import DraftPatience
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.peers import DraftInfo
-from scheduler_service.proposals import NO_PROPOSALS, Proposals, read_proposal
+from scheduler_service.proposals import NO_PROPOSALS, Proposals, add_item, read_proposal
 from scheduler_service.request import Request
-from scheduler_service.roster import RunningColumns
+from scheduler_service.roster import DecodingColumns
 from scheduler_service.step import StepPart
 from scheduler_service.step_trace import DRAFT_METHOD, StepTrace
-from scheduler_service.wire import RESTART_REASONS, pack_token_ids, releases
+from scheduler_service.wire import RESTART_REASONS, releases
 from scheduler_service.worker_link import WorkerLink
 from scheduler_service.worker_stream import Exchange
 from spearhead.errors import DeadlineExceeded, SpearheadError
@@ -115,26 +115,26 @@ class Drafting:
             and self._paused.get(request.sequence_id, 0) <= self._step
         )
 
-    def prospects(self, running: RunningColumns, limit: int) -> tuple[Ints, Ints]:
-        """Most drafts and the lag of each request, as :meth:`can_draft_for` and :meth:`lag` say.
+    def prospects(self, decoding: DecodingColumns, limit: int) -> tuple[Ints, Ints]:
+        """Most drafts and the lag of each decoding request, as :meth:`can_draft_for` and :meth:`lag` say.
 
         Args:
-            running: The requests.
+            decoding: The requests.
             limit: Most drafts of any.
 
         Returns:
             Both, shape (B,) each.
         """
-        lags = np.maximum(running.lengths - running.draft_lengths - 1, 0)
+        lags = np.maximum(decoding.lengths - decoding.draft_lengths - 1, 0)
         if not self.available:
             return np.zeros_like(lags), lags
         # The target adds a token of its own.
-        caps = np.minimum(running.max_lengths - running.lengths - 1, running.draft_caps)
+        caps = np.minimum(decoding.max_lengths - decoding.lengths - 1, decoding.draft_caps)
         caps = np.maximum(np.minimum(caps, limit), 0)
         paused = (sequence_id for sequence_id, until in self._paused.items() if until > self._step)
         excluded = self._catching_up.union(paused)
         if excluded:
-            caps[[sequence_id in excluded for sequence_id in running.sequence_ids]] = 0
+            caps[[sequence_id in excluded for sequence_id in decoding.sequence_ids.tolist()]] = 0
         return caps, lags
 
     def lag(self, request: Request) -> int:
@@ -154,10 +154,10 @@ class Drafting:
             wanted: Requests that :meth:`can_draft_for`, and how many drafts each.
             trace: The spans of the step.
         """
-        if not wanted:
+        if not wanted or self._link is None:
             return NO_PROPOSALS
-        message = draft_pb2.ProposeRequest()
-        items = [self._add_item(message, request, drafts, None) for request, drafts in wanted]
+        message, session = draft_pb2.ProposeRequest(), self._link.session
+        items = [add_item(message, request, session, drafts=drafts) for request, drafts in wanted]
         tokens = sum(drafts for _, drafts in wanted) + sum(len(item.token_ids) for item in items) // 4
         # Behind a long catch-up, being late proves nothing.
         exchange = await self._exchange(
@@ -166,8 +166,7 @@ class Drafting:
         if exchange is None:
             return NO_PROPOSALS
         self._patience.answered(exchange.round_trip_s, tokens)
-        if self._link is not None:
-            self._link.settle()
+        self._link.settle()
         by_sequence = {}
         for (request, drafts), item, result in zip(wanted, items, exchange.reply.results, strict=False):
             if self._usable(request, item, result):
@@ -230,8 +229,9 @@ class Drafting:
     async def _catch_up(self, members: Sequence[tuple[Request, int, int]], trace: StepTrace) -> None:
         # Who ended or was preempted since must not be sent: its release may be in the same message.
         alive = [(r, budget) for r, epoch, budget in members if not r.ended and r.draft.epoch == epoch]
-        message = draft_pb2.ProposeRequest()
-        items = [self._add_item(message, request, 0, budget) for request, budget in alive]
+        assert self._link is not None
+        message, session = draft_pb2.ProposeRequest(), self._link.session
+        items = [add_item(message, request, session, token_budget=budget) for request, budget in alive]
         try:
             exchange = await self._exchange(message, trace, self._patience.longest_s)
             results = exchange.reply.results if exchange is not None else ()
@@ -243,26 +243,6 @@ class Drafting:
             self._catching_up = set()
             self._background = None
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(alive)})
-
-    def _add_item(
-        self, message: draft_pb2.ProposeRequest, request: Request, drafts: int, token_budget: int | None
-    ) -> draft_pb2.ProposeItem:
-        state = request.draft
-        assert self._link is not None
-        state.attach(self._link.session)
-        state.held = True
-        start = min(state.computed_length, len(request.token_ids) - 1)  # An item needs a token.
-        # The prefix cache is asked only about a new sequence, which therefore goes out whole.
-        end = None if token_budget is None or not start else start + token_budget
-        return message.items.add(
-            sequence_id=request.sequence_id,
-            epoch=state.epoch,
-            committed_length=start,
-            token_ids=pack_token_ids(request.token_ids[start:end]),
-            max_draft_tokens=drafts,
-            max_compute_tokens=token_budget,
-            sampling=request.sampling,
-        )
 
     async def _exchange(
         self,

@@ -1,17 +1,15 @@
 """What the policy needs to know and to remember, around the pure :func:`scheduler_service.policy.plan`."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from scheduler_service.acceptance import AcceptanceConfig, AcceptanceTracker
 from scheduler_service.batch import Batch
-from scheduler_service.decode_batch import DecodeBatch, Ints
+from scheduler_service.decode_batch import DecodeBatch
 from scheduler_service.drafting import Drafting
 from scheduler_service.latency_table import LatencyTable, OnlineCorrection
 from scheduler_service.policy import plan
 from scheduler_service.request import Request
-from scheduler_service.roster import RunningColumns
+from scheduler_service.roster import DecodingColumns
 from scheduler_service.step_plan import (
     BatchView,
     Correction,
@@ -77,10 +75,11 @@ class Planner:
         self, batch: Batch, *, step: int, page_size: int, free_page_count: int, now_s: float
     ) -> StepPlan:
         """The next step of the running requests."""
-        decoding, prompts = self._views(batch, step, now_s)
+        columns, others = batch.split()
+        decoding = self._decoding(columns, step, now_s)
         view = BatchView(
             decoding=decoding,
-            prompts=prompts,
+            prompts=[_prompt(request, now_s) for request in others],
             draft_available=self._drafting.available,
             page_size=page_size,
             free_page_count=free_page_count,
@@ -88,8 +87,8 @@ class Planner:
         )
         correction = Correction(target=self._target_correction.ratio, draft=self._draft_correction.ratio)
         result = plan(view, self._table, self._config, memory=self._memory, correction=correction)
-        drafted = any(result.draft_counts)
-        if drafted or decoding.draft_caps.any():
+        drafted = result.memory.drafting and bool(result.decoding_ids)
+        if drafted or np.count_nonzero(decoding.draft_caps):
             self._drafted_last = drafted
         return result
 
@@ -109,44 +108,28 @@ class Planner:
             self._draft_correction.observe(predicted_s=bare_s, measured_s=draft_s)
         self._memory = result.memory
 
-    def _views(self, batch: Batch, step: int, now_s: float) -> tuple[DecodeBatch, Sequence[PromptView]]:
-        """The running requests as the policy sees them."""
-        running = batch.columns
+    def _decoding(self, columns: DecodingColumns, step: int, now_s: float) -> DecodeBatch:
         limit = min(self._max_draft_tokens, self._drafting.max_draft_tokens)
-        caps, lags = self._drafting.prospects(running, limit)
-        decoding = DecodeBatch(
-            sequence_ids=running.sequence_ids,
-            contexts=running.target_lengths,
+        caps, lags = self._drafting.prospects(columns, limit)
+        return DecodeBatch(
+            sequence_ids=columns.sequence_ids,
+            contexts=columns.target_lengths,
             draft_caps=caps,
             # A drafter that lags is brought up to date when the policy wants drafts, so that it never works
             # for nothing while drafts do not pay.
             draft_lags=np.minimum(lags, self._config.max_draft_lag),
-            acceptances=self.acceptance.estimates(running.rows, step),
-            itl_slo_s=running.itl_slo_s,
-            since_last_s=now_s - running.last_token_s,
+            acceptances=self.acceptance.estimates(columns.rows, step),
+            itl_slo_s=columns.itl_slo_s,
+            since_last_s=now_s - columns.last_token_s,
         )
-        mask = running.lengths - running.target_lengths == 1
-        mask &= running.lengths > running.prompt_lengths
-        if mask.all():
-            return decoding, ()
-        prompts = _prompts(batch.running, running, (~mask).nonzero()[0], now_s)
-        return decoding.select(mask.nonzero()[0]), prompts
 
 
-def _prompts(
-    requests: Sequence[Request], running: RunningColumns, indices: Ints, now_s: float
-) -> list[PromptView]:
-    contexts = running.target_lengths[indices].tolist()
-    pending = (running.lengths[indices] - running.target_lengths[indices]).tolist()
-    waiting = [requests[i] for i in indices.tolist()]
-    return [
-        PromptView(
-            request.sequence_id,
-            pending_token_count,
-            context_length,
-            request.spec.ttft_slo_s,
-            now_s - request.accounting.arrival_s,
-            request.spec.priority,
-        )
-        for request, pending_token_count, context_length in zip(waiting, pending, contexts, strict=True)
-    ]
+def _prompt(request: Request, now_s: float) -> PromptView:
+    return PromptView(
+        request.sequence_id,
+        request.pending_token_count,
+        request.verify.computed_length,
+        request.spec.ttft_slo_s,
+        now_s - request.accounting.arrival_s,
+        request.spec.priority,
+    )

@@ -90,6 +90,7 @@ class _Step:
         due: Prompts have waited long enough; they make their least progress now.
         least: The least progress: no chunk or one.
         max_rows: Rows of the step.
+        plain_page_count: Pages that the decoding sequences need without drafts; 0 without prompts.
         budget_s: What the tightest SLO leaves; None = no SLO, or no table to keep it by.
     """
 
@@ -104,6 +105,7 @@ class _Step:
     due: bool
     least: list[Chunk]
     max_rows: int
+    plain_page_count: int
     budget_s: float | None
 
     @classmethod
@@ -120,10 +122,11 @@ class _Step:
         reserved = min(least_tokens, prompts[0].pending_token_count) if due else 0
         available = view.draft_available and (static or (costs is not None and costs.draft is not None))
         batch = view.decoding.with_drafts(available=available, max_lag=config.max_draft_lag)
-        batch, left_out = _fit(batch, view, max_rows - reserved)
+        batch, left_out = batch.fit(max_rows - reserved, view.free_page_count, view.page_size)
         least: list[Chunk] = []
+        pages = 0
         if prompts:
-            pages = int(batch.pages(0, view.page_size).sum())
+            pages = batch.plain_page_count(view.page_size)
             tokens = min(least_tokens, max_rows - batch.count)
             least = choose_chunks(prompts[:1], _room(view, max_rows, tokens, pages), None)[0]
         return cls(
@@ -132,12 +135,13 @@ class _Step:
             costs=costs,
             batch=batch,
             pricing=DraftPricing(batch, costs) if batch.count else None,
-            may_draft=available and bool(batch.draft_caps.any()),
+            may_draft=available and bool(np.count_nonzero(batch.draft_caps)),
             left_out=left_out,
             prompts=prompts,
             due=due,
             least=least,
             max_rows=max_rows,
+            plain_page_count=pages,
             budget_s=view.decoding.budget_s if costs else None,
         )
 
@@ -145,8 +149,11 @@ class _Step:
         """The largest chunks beside the decoding sequences with these drafts."""
         if not self.prompts:
             return [], "none"
-        rows = option.rows if option else 0
-        pages = int(self.batch.pages(option.draft_counts, self.view.page_size).sum()) if option else 0
+        rows, pages = 0, self.plain_page_count
+        if option:
+            rows = option.rows
+            if rows > self.batch.count:
+                pages = int(self.batch.pages(option.draft_counts, self.view.page_size).sum())
         clock = None
         if option and self.costs and self.budget_s is not None:
             clock = Clock(
@@ -190,7 +197,8 @@ class _Step:
         # A row needs a new page at most.
         if option is plain or option.rows + reserved_pages <= free:
             return option
-        pages, least = (int(self.batch.pages(o.draft_counts, page_size).sum()) for o in (option, plain))
+        pages = int(self.batch.pages(option.draft_counts, page_size).sum())
+        least = self.batch.plain_page_count(page_size)
         if pages + reserved_pages <= max(free, least + reserved_pages):
             return option
         assert self.pricing
@@ -227,8 +235,9 @@ class _Step:
             limiting = "slo"
         ended = sum(chunk.last for chunk in chunks)
         return StepPlan(
-            decoding_ids=self.batch.sequence_ids,
-            draft_counts=tuple(option.draft_counts.tolist()) if option else (),
+            decoding_ids=tuple(self.batch.sequence_ids.tolist()),
+            draft_counts=self._draft_counts(option),
+            resting_ids=self._resting_ids(chunks),
             chunks=tuple(PlannedSequence(chunk.sequence_id, chunk.token_count, 0) for chunk in chunks),
             predicted_s=step_s,
             predicted_verify_s=verify_s,
@@ -241,6 +250,18 @@ class _Step:
                 steps_without_prefill=memory.steps_without_prefill + 1 if self.prompts and not chunks else 0,
             ),
         )
+
+    def _draft_counts(self, option: DraftOption | None) -> tuple[int, ...]:
+        if option is None or option.rows == self.batch.count:
+            return (0,) * self.batch.count
+        return tuple(option.draft_counts.tolist())
+
+    def _resting_ids(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:
+        chosen = {chunk.sequence_id for chunk in chunks}
+        resting = [prompt.sequence_id for prompt in self.prompts if prompt.sequence_id not in chosen]
+        if self.left_out != "none":
+            resting += np.setdiff1d(self.view.decoding.sequence_ids, self.batch.sequence_ids).tolist()
+        return tuple(resting)
 
     def _step_s(self, option: DraftOption, chunks: Sequence[Chunk]) -> float:
         assert self.costs
@@ -273,18 +294,3 @@ def _room(view: BatchView, max_rows: int, tokens: int, decode_pages: int) -> Roo
         page_size=view.page_size,
         granule=min(view.page_size, max_rows),
     )
-
-
-def _fit(batch: DecodeBatch, view: BatchView, max_rows: int) -> tuple[DecodeBatch, Limiting]:
-    """The decoding sequences that fit, and what kept others out."""
-    left_out: Limiting = "none"
-    if batch.count > max_rows:
-        # The longest unserved go first, so that none waits for ever.
-        order = np.argsort(-batch.since_last_s, kind="stable")
-        batch, left_out = batch.select(np.sort(order[:max_rows])), "tokens"
-    if batch.count > view.free_page_count:
-        pages = batch.pages(0, view.page_size)
-        fits = (pages == 0) | (pages.cumsum() <= view.free_page_count)
-        if not fits.all():
-            batch, left_out = batch.select(fits.nonzero()[0]), "pages"
-    return batch, left_out

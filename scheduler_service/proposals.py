@@ -1,10 +1,10 @@
-"""Drafts as they came from the drafter, after everything unusable was taken away."""
+"""What the drafter is asked, and the drafts that came after everything unusable was taken away."""
 
 import itertools
 from dataclasses import dataclass
 
 from scheduler_service.request import Request
-from scheduler_service.wire import unpack_token_ids
+from scheduler_service.wire import pack_token_ids, unpack_token_ids
 from spearhead.v1 import draft_pb2
 
 
@@ -37,6 +37,43 @@ class Proposals:
 
 
 NO_PROPOSALS = Proposals(by_sequence={})
+
+
+def add_item(
+    message: draft_pb2.ProposeRequest,
+    request: Request,
+    session: int,
+    *,
+    drafts: int = 0,
+    token_budget: int | None = None,
+) -> draft_pb2.ProposeItem:
+    """Adds what the drafter lacks of a sequence to a message, where it is built in place.
+
+    Args:
+        message: What to add to.
+        request: Whose sequence.
+        session: The connection that the message is for.
+        drafts: How many drafts to ask for.
+        token_budget: Most tokens to compute; ``None`` = all.
+
+    Returns:
+        The item.
+    """
+    state = request.draft
+    state.attach(session)
+    state.held = True
+    start = min(state.computed_length, len(request.token_ids) - 1)  # An item needs a token.
+    # The prefix cache is asked only about a new sequence, which therefore goes out whole.
+    end = None if token_budget is None or not start else start + token_budget
+    return message.items.add(
+        sequence_id=request.sequence_id,
+        epoch=state.epoch,
+        committed_length=start,
+        token_ids=pack_token_ids(request.token_ids[start:end]),
+        max_draft_tokens=drafts,
+        max_compute_tokens=token_budget,
+        sampling=request.sampling,
+    )
 
 
 def read_proposal(

@@ -71,7 +71,7 @@ class Room:
             free_page_count=self._verifying.free_page_count,
             now_s=time.monotonic(),
         )
-        if plan.sequence_count == self._batch.running_count:
+        if not plan.resting_ids:
             return plan
         resting = self._let_rest(plan)
         stuck = not plan.sequence_count
@@ -87,8 +87,7 @@ class Room:
 
     def _let_rest(self, plan: StepPlan) -> list[Request]:
         """Those that the plan leaves out wait, although they run."""
-        planned = {*plan.decoding_ids, *(chunk.sequence_id for chunk in plan.chunks)}
-        resting = [request for request in self._batch.running if request.sequence_id not in planned]
+        resting = [self._batch.running_by_id(sequence_id) for sequence_id in plan.resting_ids]
         now_s, reason = time.monotonic(), "kv_blocks" if plan.limiting == "pages" else "tokens"
         for request in resting:
             self._lifecycle.rest(request, now_s, reason)

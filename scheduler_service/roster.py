@@ -11,33 +11,37 @@ from scheduler_service.decode_batch import Ints
 from scheduler_service.request import Request
 from scheduler_service.step_cost import Floats
 
+# Places in a row.
+_SEQUENCE_ID, _PROMPT_LENGTH, _MAX_LENGTH, _DRAFT_CAP, _LENGTH, _TARGET_LENGTH, _DRAFT_LENGTH = range(7)
+_WHOLE = 7
+_ITL_SLO, _LAST_TOKEN = range(2)
+_SECONDS = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RunningColumns:
-    """The running requests at one moment, in order of admission; a copy, shape (B,) each.
+class DecodingColumns:
+    """The decoding requests at one moment, in order of admission; a copy, shape (B,) each.
 
     Attributes:
-        sequence_ids: Their names towards the workers, length B.
         rows: Their rows in the roster.
-        prompt_lengths: Tokens of the prompt.
+        sequence_ids: Their names towards the workers.
+        lengths: Tokens of the sequence.
         max_lengths: Longest that prompt and output can become.
+        target_lengths: Leading tokens whose KV the target holds: all but one.
+        draft_lengths: Leading tokens whose KV the drafter holds.
         draft_caps: Most drafts a step.
         itl_slo_s: Wanted time between tokens; NaN = no wish.
-        lengths: Tokens of the sequence.
-        target_lengths: Leading tokens whose KV the target holds.
-        draft_lengths: Leading tokens whose KV the drafter holds.
-        last_token_s: Monotonic time of the last token; NaN before the first.
+        last_token_s: Monotonic time of the last token.
     """
 
-    sequence_ids: tuple[int, ...]
     rows: Ints
-    prompt_lengths: Ints
-    max_lengths: Ints
-    draft_caps: Ints
-    itl_slo_s: Floats
+    sequence_ids: Ints
     lengths: Ints
+    max_lengths: Ints
     target_lengths: Ints
     draft_lengths: Ints
+    draft_caps: Ints
+    itl_slo_s: Floats
     last_token_s: Floats
 
 
@@ -50,32 +54,28 @@ class Roster:
 
     def __init__(self) -> None:
         # An array takes a number three times faster than numpy does, and numpy reads it in place.
-        self._prompt_lengths = array("q")
-        self._max_lengths = array("q")
-        self._draft_caps = array("q")
-        self._lengths = array("q")
-        self._target_lengths = array("q")
-        self._draft_lengths = array("q")
-        self._itl_slo_s = array("d")
-        self._last_token_s = array("d")
+        self._whole = array("q")  # Row after row, _WHOLE numbers each.
+        self._seconds = array("d")  # Likewise, _SECONDS numbers each.
         self._free: list[int] = []
 
     def enter(self, request: Request) -> None:
         """Gives a request its row."""
         if not self._free:
-            self._free.append(len(self._lengths))
-            for column in self._columns():
-                column.append(0)
+            self._free.append(len(self._seconds) // _SECONDS)
+            self._whole.extend([0] * _WHOLE)
+            self._seconds.extend([0.0] * _SECONDS)
         row = request.row = self._free.pop()
+        whole, seconds = row * _WHOLE, row * _SECONDS
         slo_s = request.spec.itl_slo_s
-        self._prompt_lengths[row] = request.prompt_length
-        self._max_lengths[row] = request.max_length
-        self._draft_caps[row] = request.draft_cap
-        self._lengths[row] = len(request.token_ids)
-        self._itl_slo_s[row] = math.nan if slo_s is None else slo_s
-        self._last_token_s[row] = math.nan
-        request.verify.keep_length_in(self._target_lengths, row)
-        request.draft.keep_length_in(self._draft_lengths, row)
+        self._whole[whole + _SEQUENCE_ID] = request.sequence_id
+        self._whole[whole + _PROMPT_LENGTH] = request.prompt_length
+        self._whole[whole + _MAX_LENGTH] = request.max_length
+        self._whole[whole + _DRAFT_CAP] = request.draft_cap
+        self._whole[whole + _LENGTH] = len(request.token_ids)
+        self._seconds[seconds + _ITL_SLO] = math.nan if slo_s is None else slo_s
+        self._seconds[seconds + _LAST_TOKEN] = math.nan
+        request.verify.keep_length_in(self._whole, whole + _TARGET_LENGTH)
+        request.draft.keep_length_in(self._whole, whole + _DRAFT_LENGTH)
 
     def leave(self, request: Request) -> None:
         """Takes the row back; the request keeps its numbers for itself."""
@@ -93,54 +93,54 @@ class Roster:
             now_s: Monotonic time.
         """
         request.token_ids.extend(token_ids)
-        self._lengths[request.row] = len(request.token_ids)
-        self._last_token_s[request.row] = now_s
+        self._whole[request.row * _WHOLE + _LENGTH] = len(request.token_ids)
+        self._seconds[request.row * _SECONDS + _LAST_TOKEN] = now_s
 
     def refuse_drafts(self, request: Request) -> None:
         """The target could not compute a step with drafts of this request; it gets no more."""
-        request.draft_cap = self._draft_caps[request.row] = 0
+        request.draft_cap = self._whole[request.row * _WHOLE + _DRAFT_CAP] = 0
 
-    def columns(self, sequence_ids: tuple[int, ...], rows: Sequence[int]) -> RunningColumns:
-        """The numbers of some requests.
+    def decoding(self, rows: Sequence[int]) -> tuple[DecodingColumns, list[int]]:
+        """The numbers of those that only have their last sampled token pending.
 
         Args:
-            sequence_ids: Their names towards the workers.
-            rows: Their rows.
+            rows: Of some requests.
+
+        Returns:
+            The columns, and the indices of the others in ``rows``.
         """
         index = np.array(rows, dtype=np.int64)
-        return RunningColumns(
-            sequence_ids=sequence_ids,
+        # Taking whole rows is several times faster than indexing.
+        whole = np.frombuffer(self._whole, dtype=np.int64).reshape(-1, _WHOLE).take(index, axis=0)
+        mask = whole[:, _LENGTH] - whole[:, _TARGET_LENGTH] == 1
+        mask &= whole[:, _TARGET_LENGTH] >= whole[:, _PROMPT_LENGTH]
+        kept = mask.nonzero()[0]
+        others: list[int] = []
+        if len(kept) < len(index):
+            others = (~mask).nonzero()[0].tolist()
+            index, whole = index.take(kept), whole.take(kept, axis=0)
+        columns = np.ascontiguousarray(whole.T)
+        seconds = np.frombuffer(self._seconds, dtype=np.float64).reshape(-1, _SECONDS).take(index, axis=0)
+        decoding = DecodingColumns(
             rows=index,
-            prompt_lengths=_ints(self._prompt_lengths)[index],
-            max_lengths=_ints(self._max_lengths)[index],
-            draft_caps=_ints(self._draft_caps)[index],
-            itl_slo_s=_floats(self._itl_slo_s)[index],
-            lengths=_ints(self._lengths)[index],
-            target_lengths=_ints(self._target_lengths)[index],
-            draft_lengths=_ints(self._draft_lengths)[index],
-            last_token_s=_floats(self._last_token_s)[index],
+            sequence_ids=columns[_SEQUENCE_ID],
+            lengths=columns[_LENGTH],
+            max_lengths=columns[_MAX_LENGTH],
+            target_lengths=columns[_TARGET_LENGTH],
+            draft_lengths=columns[_DRAFT_LENGTH],
+            draft_caps=columns[_DRAFT_CAP],
+            itl_slo_s=seconds[:, _ITL_SLO],
+            last_token_s=seconds[:, _LAST_TOKEN],
         )
+        return decoding, others
 
     def check_integrity(self, living: Sequence[Request]) -> None:
         """Checks that every living request has a row of its own, with its numbers."""
         rows = {request.row for request in living}
         assert len(rows) == len(living), "two requests share a row"
         assert not rows & set(self._free), "a living request has a free row"
-        assert len(rows) + len(self._free) == len(self._lengths), "a row is lost"
+        assert len(rows) + len(self._free) == len(self._seconds) // _SECONDS, "a row is lost"
         for request in living:
-            kept = (self._lengths[request.row], self._draft_caps[request.row])
+            row = request.row * _WHOLE
+            kept = (self._whole[row + _LENGTH], self._whole[row + _DRAFT_CAP])
             assert kept == (len(request.token_ids), request.draft_cap), f"{request.request_id}: {kept}"
-
-    def _columns(self) -> "tuple[array[int] | array[float], ...]":
-        return (
-            self._prompt_lengths, self._max_lengths, self._draft_caps, self._lengths, self._target_lengths,
-            self._draft_lengths, self._itl_slo_s, self._last_token_s,
-        )  # fmt: skip
-
-
-def _ints(column: "array[int]") -> Ints:
-    return np.frombuffer(column, dtype=np.int64)
-
-
-def _floats(column: "array[float]") -> Floats:
-    return np.frombuffer(column, dtype=np.float64)

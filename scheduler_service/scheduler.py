@@ -100,7 +100,7 @@ class Scheduler:
             vocab_size=tokenizer.vocab_size,
             patience=DraftPatience(limits.draft_timeout_s, limits.max_draft_timeouts),
         )
-        planner = Planner(
+        planner = self._planner = Planner(
             config.policy,
             table,
             config.acceptance,
@@ -108,7 +108,6 @@ class Scheduler:
             max_draft_tokens=limits.max_draft_tokens,
             max_step_tokens=limits.max_step_tokens,
         )
-        self._planner = planner
         self._lifecycle = Lifecycle(batch, self.drafting, planner, metrics, aging_s=config.policy.aging_s)
         recovery = Recovery(batch, self._lifecycle, metrics, max_failed_steps=limits.max_failed_steps)
         room = Room(

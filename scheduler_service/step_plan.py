@@ -84,12 +84,11 @@ class PlanMemory:
 class StepPlan:
     """The next step.
 
-    Sequences that it does not name rest for this step.
-
     Attributes:
         decoding_ids: Decoding sequences, in order of admission; each computes its pending token.
         draft_counts: Drafts to ask for and to verify after it, one number for each of them.
         chunks: Parts of prompts, the most urgent first.
+        resting_ids: All other running sequences: nothing is computed for them in this step.
         predicted_s: Predicted duration of draft and verify with their round trips; None without a table.
         predicted_verify_s: Of it, the verifier's own time; None without a table.
         predicted_draft_s: Of it, the drafter's own time; None without its table.
@@ -103,6 +102,7 @@ class StepPlan:
     decoding_ids: tuple[int, ...]
     draft_counts: tuple[int, ...]
     chunks: tuple[PlannedSequence, ...]
+    resting_ids: tuple[int, ...]
     predicted_s: float | None
     predicted_verify_s: float | None
     predicted_draft_s: float | None

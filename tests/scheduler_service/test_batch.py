@@ -95,46 +95,62 @@ def test_removing_a_request_empties_every_place() -> None:
     assert (len(batch.waiting), batch.running_count, list(batch)) == (0, 0, [])
 
 
-def test_columns_are_the_running_requests_in_order_of_admission() -> None:
-    requests = [make_request(number, prompt=number, max_tokens=20) for number in range(1, 5)]
-    batch = batch_of(*requests, running=4)
+def decoding(number: int, output: int, **fields: int) -> Request:
+    request = make_request(number, max_tokens=20, **fields)
+    request.token_ids += [1] * output
+    request.verify.computed_length = len(request.token_ids) - 1
+    return request
+
+
+def test_who_decodes_is_told_in_columns_in_order_of_admission() -> None:
+    requests = [decoding(number, output=1, prompt=number) for number in range(1, 6)]
+    batch = batch_of(*requests, running=5)
     for request in requests:
-        request.verify.computed_length = 10 * request.sequence_id
-        request.draft.computed_length = 100 * request.sequence_id
-        batch.commit(request, [1] * request.sequence_id, 0.5)
+        request.draft.computed_length = request.sequence_id
+        batch.commit(request, [1] * 2, request.sequence_id / 2)
+        request.verify.computed_length += 2
     batch.preempt(requests[0], 1.0)
     batch.remove(requests[2])
     batch.start(requests[0])
-    columns = batch.columns
-    assert columns.sequence_ids == (2, 4, 1)
-    assert columns.lengths.tolist() == [4, 8, 2]
-    assert columns.prompt_lengths.tolist() == [2, 4, 1]
-    assert columns.max_lengths.tolist() == [22, 24, 21]
-    assert columns.target_lengths.tolist() == [20, 40, 0]
-    assert columns.draft_lengths.tolist() == [200, 400, 0]
-    assert columns.last_token_s.tolist() == [0.5, 0.5, 0.5]
+    columns, prompts = batch.split()
+    assert prompts == [requests[0]]
+    assert columns.sequence_ids.tolist() == [2, 4, 5]
+    assert columns.lengths.tolist() == [5, 7, 8]
+    assert columns.max_lengths.tolist() == [22, 24, 25]
+    assert columns.target_lengths.tolist() == [4, 6, 7]
+    assert columns.draft_lengths.tolist() == [2, 4, 5]
+    assert columns.last_token_s.tolist() == [1.0, 2.0, 2.5]
     batch.check_integrity()
 
 
+@pytest.mark.parametrize(("output", "computed"), [(0, 0), (0, 2), (1, 2), (2, 3)])
+def test_a_request_with_more_to_compute_does_not_decode(output: int, computed: int) -> None:
+    request = make_request(1, prompt=3, max_tokens=20)
+    batch = batch_of(request, running=1)
+    batch.commit(request, [1] * output, 0.5)
+    request.verify.computed_length = computed
+    columns, prompts = batch.split()
+    assert (len(columns.rows), prompts, request.decoding) == (0, [request], False)
+
+
 def test_a_row_that_became_free_says_nothing_of_who_had_it() -> None:
-    old, new = make_request(1, max_tokens=20), make_request(2, max_tokens=20)
+    old, new = decoding(1, output=1), decoding(2, output=3)
     batch = batch_of(old, running=1)
-    old.verify.computed_length = 3
     batch.commit(old, [1], 0.5)
     batch.refuse_drafts(old)
     batch.remove(old)
     batch.add(new, 1.0)
     batch.start(new)
-    columns = batch.columns
-    assert (columns.lengths.tolist(), columns.target_lengths.tolist()) == ([3], [0])
+    columns, _ = batch.split()
+    assert (columns.lengths.tolist(), columns.target_lengths.tolist()) == ([6], [5])
     assert (columns.draft_caps.tolist(), np.isnan(columns.last_token_s).tolist()) == ([16], [True])
-    old.verify.computed_length = 4
-    assert (old.verify.computed_length, batch.columns.target_lengths.tolist()) == (4, [0])
+    old.verify.computed_length = 77
+    assert (old.verify.computed_length, new.verify.computed_length) == (77, 5)
 
 
 def test_columns_stay_as_they_were() -> None:
-    request = make_request(1, max_tokens=20)
+    request = decoding(1, output=1)
     batch = batch_of(request, running=1)
-    columns = batch.columns
+    columns, _ = batch.split()
     batch.commit(request, [1, 2], 0.5)
-    assert (columns.lengths.tolist(), batch.columns.lengths.tolist()) == ([3], [5])
+    assert (columns.lengths.tolist(), len(request.token_ids)) == ([4], 6)

@@ -28,29 +28,31 @@ def drafting(*, ready: bool = True) -> Drafting:
     return Drafting(link, ReleaseList(), metrics, vocab_size=10, patience=DraftPatience(1.0, 3))
 
 
-def running(*requests: Request) -> Batch:
+def running(*requests: Request, output: int = 1) -> Batch:
     batch = Batch()
     for request in requests:
         batch.add(request, 1.0)
         batch.start(request)
+        batch.commit(request, [1] * output, 1.0)
+        request.verify.computed_length = len(request.token_ids) - 1
     return batch
 
 
 def prospects(side: Drafting, batch: Batch, limit: int = 8) -> list[tuple[int, int]]:
-    caps, lags = side.prospects(batch.columns, limit)
+    decoding, _ = batch.split()
+    caps, lags = side.prospects(decoding, limit)
     return list(zip(caps.tolist(), lags.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
     ("own", "server", "output", "cap"),
-    [(None, 8, 0, 8), (3, 8, 0, 3), (16, 8, 0, 8), (0, 8, 0, 0), (None, 8, 15, 4), (None, 8, 19, 0)],
+    [(None, 8, 1, 8), (3, 8, 1, 3), (16, 8, 1, 8), (0, 8, 1, 0), (None, 8, 15, 4), (None, 8, 19, 0)],
 )
 def test_drafts_leave_room_for_the_targets_own_token(
     own: int | None, server: int, output: int, cap: int
 ) -> None:
     request = make_request(1, max_tokens=20, max_draft_tokens=own)
-    batch = running(request)
-    batch.commit(request, [1] * output, 1.0)
+    batch = running(request, output=output)
     assert prospects(drafting(), batch, server) == [(cap, request.prompt_length + output - 1)]
 
 
@@ -58,11 +60,11 @@ def test_a_request_whose_drafts_were_refused_gets_no_more() -> None:
     request = make_request(1, max_tokens=20)
     batch = running(request)
     batch.refuse_drafts(request)
-    assert prospects(drafting(), batch) == [(0, 2)]
+    assert prospects(drafting(), batch) == [(0, 3)]
 
 
 def test_without_the_drafter_nobody_gets_drafts() -> None:
-    assert prospects(drafting(ready=False), running(make_request(1, max_tokens=20))) == [(0, 2)]
+    assert prospects(drafting(ready=False), running(make_request(1, max_tokens=20))) == [(0, 3)]
 
 
 def test_prospects_agree_with_what_is_asked_one_by_one() -> None:
@@ -81,4 +83,4 @@ def test_what_an_older_connection_computed_counts_for_nothing() -> None:
     request.draft.attach(7)
     request.draft.computed_length = 3
     side.begin_step(1, [request])
-    assert prospects(side, batch) == [(8, 2)]
+    assert prospects(side, batch) == [(8, 3)]

@@ -87,7 +87,9 @@ def test_plan_keeps_every_limit(
 ) -> None:
     step = plan(view, table, config, memory=memory)
     by_id = {sequence.sequence_id: sequence for sequence in sequences_of(view)}
-    assert len({planned.sequence_id for planned in step.sequences}) == len(step.sequences)
+    named = [*(planned.sequence_id for planned in step.sequences), *step.resting_ids]
+    assert sorted(named) == sorted(by_id)
+    assert step.sequence_count == len(step.sequences)
     pages = 0
     for planned in step.sequences:
         sequence = by_id[planned.sequence_id]

@@ -64,7 +64,7 @@ def decode_batch(sequences: Iterable[SequenceView]) -> DecodeBatch:
     """Decoding sequences as columns."""
     rows = list(sequences)
     return DecodeBatch(
-        sequence_ids=tuple(s.sequence_id for s in rows),
+        sequence_ids=np.array([s.sequence_id for s in rows], dtype=np.int64),
         contexts=np.array([s.context_length for s in rows], dtype=np.int64),
         draft_caps=np.array([s.max_draft_tokens for s in rows], dtype=np.int64),
         draft_lags=np.array([s.draft_lag for s in rows], dtype=np.int64),
@@ -86,7 +86,7 @@ def sequences_of(view: BatchView) -> list[SequenceView]:
             itl_slo_s=None if math.isnan(columns.itl_slo_s[i]) else float(columns.itl_slo_s[i]),
             since_last_token_s=float(columns.since_last_s[i]),
         )
-        for i, sequence_id in enumerate(columns.sequence_ids)
+        for i, sequence_id in enumerate(columns.sequence_ids.tolist())
     ]  # fmt: skip
     return [*decoding, *(SequenceView(*p[:3], False, ttft_slo_s=p.ttft_slo_s) for p in view.prompts)]
 
