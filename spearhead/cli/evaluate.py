@@ -7,7 +7,7 @@ from spearhead.errors import ConfigError
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _AT_LEAST_ONE = ("draft_tokens", "prompt_tokens", "output_tokens", "draws")
-_NOT_NEGATIVE = ("prompts", "self_samples", "temperature", "memory_gib", "seed", "threads")
+_NOT_NEGATIVE = ("prompts", "self_samples", "temperature", "memory_gib", "seed", "threads", "tokens_at_once")
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -31,6 +31,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("--dtype", choices=_DTYPES, default="float32", help="of the layers (%(default)s)")
     add("--threads", type=int, default=0, metavar="N", help="0 = as many as torch chooses (0)")
     add("--memory-gib", type=float, default=0.0, metavar="G", help="for layers; 0 = most of what is free (0)")
+    add(
+        "--tokens-at-once",
+        type=int,
+        default=0,
+        metavar="N",
+        help="in one batch; 0 = 2048, on a GPU 16384 (0)",
+    )
     add("--draws", type=int, default=2000, metavar="N", help="resamples of the bootstrap (2000)")
 
 

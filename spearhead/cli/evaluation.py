@@ -62,7 +62,7 @@ def evaluate(arguments: argparse.Namespace) -> str:
             acceptance=_plan(arguments, models, texts) if arguments.prompts else None,
             draws=arguments.draws,
             seed=arguments.seed,
-            tokens_at_once=_tokens_at_once(models),
+            tokens_at_once=_tokens_at_once(arguments, models),
             report=bars.show,
         )
         revision = models.revision
@@ -105,8 +105,9 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _tokens_at_once(models: OpenedModels) -> int:
-    return _TOKENS_AT_ONCE[models.reference.source.device.type]
+def _tokens_at_once(arguments: argparse.Namespace, models: OpenedModels) -> int:
+    chosen: int = arguments.tokens_at_once
+    return chosen or _TOKENS_AT_ONCE[models.reference.source.device.type]
 
 
 def _texts(arguments: argparse.Namespace, models: OpenedModels, bars: "_Bars") -> list[EvaluationText]:
@@ -146,31 +147,31 @@ def _plan(
             f"--prompt-tokens {arguments.prompt_tokens} is more than the {segments.shape[1]} tokens of a "
             "segment; prompts are the first tokens of segments"
         )
+    at_once = _tokens_at_once(arguments, models)
     return AcceptancePlan(
-        drafters=_drafters(arguments.drafter or [_SELF], models),
+        drafters=_drafters(arguments.drafter or [_SELF], models, at_once),
         prompts=segments[: arguments.prompts, : arguments.prompt_tokens],
         settings=AcceptanceSettings(
             draft_tokens=arguments.draft_tokens,
             temperature=arguments.temperature,
             seed=arguments.seed,
             output_tokens=arguments.output_tokens,
-            tokens_at_once=_tokens_at_once(models),
+            tokens_at_once=at_once,
         ),
         vocab_size=models.tokenizer.vocab_size,
     )
 
 
-def _drafters(names: Sequence[str], models: OpenedModels) -> list[Drafter]:
+def _drafters(names: Sequence[str], models: OpenedModels, at_once: int) -> list[Drafter]:
     opened = iter(models.drafters)
     found: list[Drafter] = []
     for name in names:
         if name == _NGRAM:
             found.append(LookupDrafter(name=_NGRAM, lookup=_look_up))
-        elif name == _SELF:
-            found.append(ModelDrafter(name=_SELF, model=models.reference))
-        else:
-            model = next(opened)
-            found.append(ModelDrafter(name=model.name, model=model))
+            continue
+        model = models.reference if name == _SELF else next(opened)
+        label = _SELF if name == _SELF else model.name
+        found.append(ModelDrafter(name=label, model=model, tokens_at_once=at_once))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ TokenArray = npt.NDArray[np.float32]
 """float32 ``(S, L - 1)``, NaN where a token is not scored."""
 
 Progress = Callable[[int, int], None]
-"""Called with segments done and segments in all."""
+"""Called with layers done and layers in all, each of one segment and model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,36 +95,77 @@ def measure_text(
         hidden_bytes: Bound on the final hidden states of all models, when a layer costs a read: as many
             segments as fit pass each layer together.
         chunk_bytes: Bound on one array of log-probabilities.
-        progress: Called at the start and after each group of segments.
+        progress: Called at the start and after each layer.
 
     Raises:
         ModelMismatch: Vocabularies differ, names repeat, or token ids are beyond the vocabulary.
-        CalibrationError: A model's hidden states hold NaN or infinity.
+        CalibrationError: A model's hidden states hold NaN or infinity, or do not fit into memory.
     """
     models = [reference, *variants]
     _check(models, text)
-    heads = _float_heads(models)
-    segments, scored = text.segments, text.scored
     size = _segments_at_once(models, text, tokens_at_once, hidden_bytes)
-    rows: list[tuple[ReferenceRows, list[VariantRows]]] = []
-    tell = progress or _silent
-    tell(0, len(segments))
-    for start in range(0, len(segments), size):
-        part, mask = segments[start : start + size].to(reference.source.device), scored[start : start + size]
-        kept = mask.to(part.device)
-        projections = []
-        for model in models:
-            hidden = model.final_hidden(part, tokens_at_once=tokens_at_once)[:, :-1][kept]
-            _check_finite(model, hidden, start)
-            projections.append(Projection(hidden=hidden, head=heads[model.name]))
-        measured = token_metrics(projections[0], projections, part[:, 1:][kept], chunk_bytes=chunk_bytes)
-        rows.append(measured)
-        tell(min(start + size, len(segments)), len(segments))
+    run = _Run(
+        models=models,
+        heads=_float_heads(models),
+        text=text,
+        tokens_at_once=tokens_at_once,
+        chunk_bytes=chunk_bytes,
+        progress=progress,
+    )
+    try:
+        rows = [run.measure(start, start + size) for start in range(0, len(text.segments), size)]
+    except torch.OutOfMemoryError as error:
+        raise CalibrationError(
+            f"{tokens_at_once} tokens at once and hidden states of {size} segments do not fit into the memory "
+            f"of {reference.source.device}; lower tokens_at_once"
+        ) from error
     return _collect(models, text, rows)
 
 
-def _silent(done: int, total: int) -> None:
-    """Tells nobody."""
+class _Run:
+    """The models over the segments of one text, some at a time."""
+
+    def __init__(
+        self,
+        *,
+        models: Sequence[EvaluatedModel],
+        heads: Mapping[str, Tensor],
+        text: EvaluationText,
+        tokens_at_once: int,
+        chunk_bytes: int,
+        progress: Progress | None,
+    ) -> None:
+        self._models = models
+        self._heads = heads
+        self._text = text
+        self._tokens_at_once = tokens_at_once
+        self._chunk_bytes = chunk_bytes
+        self._progress = progress
+        self._done = 0
+        self._total = len(text.segments) * sum(model.source.config.layer_count for model in models)
+        self._advance(0)
+
+    def measure(self, start: int, stop: int) -> tuple[ReferenceRows, list[VariantRows]]:
+        """The rows of the scored tokens of some segments."""
+        segments = self._text.segments[start:stop].to(self._models[0].source.device)
+        scored = self._text.scored[start:stop].to(segments.device)
+        projections = []
+        for model in self._models:
+            hidden = model.final_hidden(
+                segments,
+                tokens_at_once=self._tokens_at_once,
+                on_layer=partial(self._advance, len(segments)),
+            )
+            hidden = hidden[:, :-1][scored]
+            _check_finite(model, hidden, start)
+            projections.append(Projection(hidden=hidden, head=self._heads[model.name]))
+        targets = segments[:, 1:][scored]
+        return token_metrics(projections[0], projections, targets, chunk_bytes=self._chunk_bytes)
+
+    def _advance(self, segments: int) -> None:
+        self._done += segments
+        if self._progress is not None:
+            self._progress(self._done, self._total)
 
 
 def _check(models: Sequence[EvaluatedModel], text: EvaluationText) -> None:

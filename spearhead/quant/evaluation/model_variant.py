@@ -1,6 +1,6 @@
 """What is evaluated: layers from memory or disk, and how their projections are computed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -40,12 +40,15 @@ class EvaluatedModel:
         return self.source.head
 
     @torch.no_grad()
-    def final_hidden(self, token_ids: Tensor, *, tokens_at_once: int = 0) -> Tensor:
+    def final_hidden(
+        self, token_ids: Tensor, *, tokens_at_once: int = 0, on_layer: Callable[[], None] | None = None
+    ) -> Tensor:
         """Whole sequences through all layers and the final norm, each layer visited once.
 
         Args:
             token_ids: int64 ``(B, T)``, padded at the end.
             tokens_at_once: Tokens that pass through a layer together, rounded to whole sequences; 0 = all.
+            on_layer: Called after each layer.
 
         Returns:
             ``(B, T, D)`` in the source's dtype, on its device.
@@ -60,6 +63,8 @@ class EvaluatedModel:
                 hidden[start : start + part] = layer_forward(
                     source.config, index, tensors, hidden[start : start + part], tables, self.linear
                 )
+            if on_layer is not None:
+                on_layer()
         return rms_norm(hidden, source.final_norm, source.config.rms_norm_eps)
 
 
