@@ -116,8 +116,8 @@ def measure_text(
         rows = [run.measure(start, start + size) for start in range(0, len(text.segments), size)]
     except torch.OutOfMemoryError as error:
         raise CalibrationError(
-            f"{tokens_at_once} tokens at once and hidden states of {size} segments do not fit into the memory "
-            f"of {reference.source.device}; lower tokens_at_once"
+            f"{tokens_at_once} tokens at once and hidden states of {size} segments do not fit into the "
+            f"memory of {reference.source.device}; lower tokens_at_once"
         ) from error
     return _collect(models, text, rows)
 
