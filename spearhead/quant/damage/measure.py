@@ -19,7 +19,7 @@ from spearhead.quant.cka import linear_cka
 from spearhead.quant.damage.journal import DamageJournal, Measured
 from spearhead.quant.damage.report import DAMAGE_KINDS, DamageKind, DamageReport
 from spearhead.quant.decoder import LayerTensors, Rotary, layer_forward, rms_norm
-from spearhead.quant.kl_loss import token_kl
+from spearhead.quant.head_logits import head_logits
 from spearhead.quant.layers import LayerSource
 from spearhead.quant.sequences import TokenBatch
 
@@ -117,8 +117,6 @@ class _Comparison:
             source.config, max(batch.token_ids.shape[1] for batch in batches), source.device
         )
         self.token_count = sum(int(mask.sum()) for mask in self._masks)
-        # Logits of 8 bits would differ by more than a module's damage.
-        self._head = source.head.float() if "kl" in kinds else None
         self._final = None
         if "cka_final" in kinds or "kl" in kinds:
             self._final = _sound(self._final_rows(self._finish(0, [self.embedded()])[0]))
@@ -149,16 +147,13 @@ class _Comparison:
                 measured[module]["cka_block"] = _lost(whole, self._rows(stream), module)
         if self._final is not None:
             ends = self._finish(index + 1, list(swapped.values()))
-            for module, stream in zip(swapped, ends, strict=True):
-                measured[module] |= self._compare_final(module, self._final, self._final_rows(stream))
-        return measured
-
-    def _compare_final(self, module: str, whole: Tensor, rows: Tensor) -> Measured:
-        measured: Measured = {}
-        if "cka_final" in self._kinds:
-            measured["cka_final"] = _lost(whole, rows, module)
-        if self._head is not None:
-            measured["kl"] = _mean_kl(whole, rows, self._head, module)
+            finals = {module: self._final_rows(end) for module, end in zip(swapped, ends, strict=True)}
+            if "cka_final" in self._kinds:
+                for module, rows in finals.items():
+                    measured[module]["cka_final"] = _lost(self._final, rows, module)
+            if "kl" in self._kinds:
+                for module, value in _mean_kl(self._final, finals, self._source.head).items():
+                    measured[module]["kl"] = value
         return measured
 
     def _finish(self, start: int, streams: list[Stream]) -> list[Stream]:
@@ -181,15 +176,25 @@ def _lost(whole: Tensor, rows: Tensor, module: str) -> float:
     return 1.0 - linear_cka(whole, rows, name=module)
 
 
-def _mean_kl(whole: Tensor, rows: Tensor, head: Tensor, module: str) -> float:
-    kl = token_kl(whole.float(), rows.float(), head, head, chunk_tokens=_KL_CHUNK_TOKENS)
-    value = float(kl.double().mean())
-    if not math.isfinite(value):
-        raise CalibrationError(
-            f"{module}: with this module quantised the KL divergence is {value}; its weights overflow: "
-            "quantise it again, or mend the checkpoint"
-        )
-    return max(0.0, value)  # rounding may take the divergence of equal distributions below 0
+def _mean_kl(whole: Tensor, swapped: Mapping[str, Tensor], head: Tensor) -> dict[str, float]:
+    """Mean KL(full precision ‖ swapped) over tokens, by module; logits exist for one chunk at a time."""
+    sums = {module: torch.zeros((), dtype=torch.float64, device=whole.device) for module in swapped}
+    for start in range(0, len(whole), _KL_CHUNK_TOKENS):
+        rows = slice(start, start + _KL_CHUNK_TOKENS)
+        log_p = head_logits(whole[rows], head).log_softmax(-1)
+        p = log_p.exp()
+        for module, final in swapped.items():
+            log_q = head_logits(final[rows], head).log_softmax(-1)
+            sums[module] += (log_p - log_q).mul_(p).sum(-1).double().sum()
+    means = {module: float(total) / len(whole) for module, total in sums.items()}
+    for module, mean in means.items():
+        if not math.isfinite(mean):
+            raise CalibrationError(
+                f"{module}: with this module quantised the KL divergence is {mean}; its weights overflow: "
+                "quantise it again, or mend the checkpoint"
+            )
+    # Rounding may take the divergence of nearly equal distributions below 0.
+    return {module: max(0.0, mean) for module, mean in means.items()}
 
 
 def _sound(rows: Tensor) -> Tensor:

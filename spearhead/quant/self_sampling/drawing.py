@@ -8,23 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from spearhead.quant.head_logits import head_logits
+
 _BLOCK = 256
 _CHUNK_ELEMENTS = 2**26  # 256 MiB of float32 logits
-
-
-def head_logits(hidden: Tensor, head: Tensor) -> Tensor:
-    """Logits in float32, whatever the dtype of the model: rounding them to 8 bits would distort the law.
-
-    Args:
-        hidden: ``(rows, D)``.
-        head: ``(V, D)``.
-
-    Returns:
-        float32 ``(rows, V)``.
-    """
-    if hidden.is_cuda and hidden.dtype != torch.float32:
-        return torch.mm(hidden, head.T, out_dtype=torch.float32)
-    return hidden.float() @ head.float().T
 
 
 def draw_tokens(hidden: Tensor, head: Tensor, temperature: Tensor, uniform: Tensor) -> Tensor:
