@@ -51,6 +51,11 @@ def ratio(value: float) -> str:
     return f"{value:.3f}×" if value < 1000 else f"{value:.2e}×"
 
 
+def all_of(count: int, noun: str) -> str:
+    """``All 58 points``; one needs no ``all``."""
+    return f"1 {noun}" if count == 1 else f"All {count} {noun}s"
+
+
 def whole(value: int) -> str:
     """With a comma between thousands."""
     return f"{value:,}"

@@ -23,7 +23,7 @@ _RULES: Final = """
 body{margin:0 auto;padding:32px 24px 64px;max-width:1120px;background:var(--page);color:var(--text);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 h1{font-size:28px;line-height:1.2;margin:0 0 4px}
-h2{font-size:20px;margin:48px 0 12px;padding-top:12px;border-top:1px solid var(--line)}
+h2{font-size:20px;margin:40px 0 12px;padding-top:12px;border-top:1px solid var(--line)}
 h3{font-size:15px;margin:20px 0 6px}
 p{margin:8px 0;max-width:75ch}
 .quiet,figcaption,caption{color:var(--quiet);font-size:13px}
@@ -101,12 +101,13 @@ svg .bars{fill:var(--s5)}
 .dropped .dot{fill:var(--page)}
 .dropped text{fill:var(--quiet)}
 .swatch{flex:none;overflow:hidden}
-@media screen and (max-width:960px){body{padding:20px 14px 48px}figure svg{max-width:none}.panels svg{max-width:100%}
+@media screen and (max-width:960px){
+body{padding:20px 14px 48px}figure svg{max-width:none}.panels svg{max-width:100%}
 .facts{grid-template-columns:1fr}.facts dt{margin-top:6px}}
 @page{margin:14mm}
 @media print{.panels{grid-template-columns:1fr 1fr}.panels figure{margin:4px 0}
 body{max-width:none;padding:0;font-size:12px}nav,.scroll{overflow:visible}nav{display:none}
-h2,h3,caption,thead,.legend{break-after:avoid}tr,.card{break-inside:avoid}thead{display:table-header-group}table{font-size:10px}
+h2,h3,caption,thead,.legend{break-after:avoid}tr,.card,.legend{break-inside:avoid}thead{display:table-header-group}table{font-size:10px}
 th,td{padding:2px 5px;white-space:normal}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 

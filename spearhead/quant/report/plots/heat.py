@@ -58,13 +58,13 @@ class _Ramp:
 
     def __init__(self, shares: Sequence[float]) -> None:
         self._high = max(shares) or 1.0
-        least = min((share for share in shares if share > 0), default=self._high)
-        low = max(least, self._high * 10.0**-_DECADES)
-        # Equal shares: all in the highest step.
-        self._ratio = (self._high / low) ** (1 / _STEPS) if low < self._high else 2.0
+        self._low = self._high * 10.0**-_DECADES
+        low = min((share for share in shares if share > self._low), default=self._high)
+        # Shares that hardly differ all get the highest step.
+        self._ratio = (self._high / low) ** (1 / _STEPS) if low < 0.9 * self._high else 2.0
 
     def step(self, share: float) -> int:
-        if share <= 0:
+        if share <= self._low:
             return 0
         below = math.log(self._high / share) / math.log(self._ratio)
         return max(0, _STEPS - 1 - int(below))

@@ -1,6 +1,7 @@
 """Perplexity or KL against bytes, both logarithmic, for every series."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -81,7 +82,7 @@ def _places(series: QualitySeries, text_name: str, measure: Measure) -> list[_Pl
         for score in point.texts
         if score.text == text_name
         for value in (score.perplexity if measure is Measure.PERPLEXITY else score.kl,)
-        if point.compensator_bytes > 0 and value > 0
+        if point.compensator_bytes > 0 and value >= sys.float_info.min
     ]
     return sorted(found, key=lambda place: place.size)
 

@@ -73,4 +73,4 @@ def _modules(report: RecoveryReport) -> Markup:
         )
         for one in report.modules
     ]  # fmt: skip
-    return folded(f"All {len(rows)} modules", table("Modules", columns, rows), len(rows))
+    return folded(formats.all_of(len(rows), "module"), table("Modules", columns, rows), len(rows))

@@ -50,7 +50,7 @@ def _points(report: RecoveryReport) -> Markup:
     if not rows:
         return Markup("")
     caption = f"Points; budget in percent of the 4-bit artefact; {report.identity.quantizer.convention}"
-    return folded(f"All {len(rows)} points", table(caption, columns, rows), len(rows))
+    return folded(formats.all_of(len(rows), "point"), table(caption, columns, rows), len(rows))
 
 
 def _point(report: RecoveryReport, point: QualityPoint) -> Iterator[str]:

@@ -5,7 +5,7 @@ from spearhead.quant.report.document import RecoveryReport
 from spearhead.quant.report.ladder import RungResult, TextScore
 from spearhead.quant.report.markup import Markup, element, join, text
 from spearhead.quant.report.quality import TextReference
-from spearhead.quant.report.table import paragraph
+from spearhead.quant.report.table import paragraph, section
 
 
 def summary_section(report: RecoveryReport) -> Markup:
@@ -14,12 +14,12 @@ def summary_section(report: RecoveryReport) -> Markup:
     best = kept[-1] if kept else None
     cards = join(_card(report, reference, best) for reference in report.texts)
     warnings = join(element("li", None, text(warning)) for warning in report.warnings)
-    return join(
-        [
-            element("ul", {"class": "warnings"}, warnings) if warnings else Markup(""),
-            paragraph(_outcome(report, best), "lead"),
-            element("div", {"class": "cards"}, cards) if cards else Markup(""),
-        ]
+    return section(
+        "result",
+        "Result",
+        element("ul", {"class": "warnings"}, warnings) if warnings else Markup(""),
+        paragraph(_outcome(report, best), "lead"),
+        element("div", {"class": "cards"}, cards) if cards else Markup(""),
     )
 
 

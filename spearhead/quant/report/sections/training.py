@@ -59,7 +59,7 @@ def _steps(runs: tuple[TrainingRun, ...]) -> Markup:
     ]  # fmt: skip
     if not rows:
         return Markup("")
-    title = f"All {len(rows)} measurements of held-out KL"
+    title = f"{formats.all_of(len(rows), 'measurement')} of held-out KL"
     return folded(title, table("Losses, nats a token", columns, rows), len(rows))
 
 

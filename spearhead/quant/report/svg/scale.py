@@ -91,8 +91,11 @@ class LogScale:
 
     @classmethod
     def fit(cls, values: Iterable[float], start: float, end: float, *, margin: float = 0.06) -> "LogScale":
-        """A domain that holds all positive values with a margin (part of the span of logarithms)."""
-        found = [value for value in values if value > 0] or [1.0, 10.0]
+        """A domain that holds all positive values with a margin (part of the span of logarithms).
+
+        Numbers too small for float64's full precision count as zero.
+        """
+        found = [value for value in values if value >= sys.float_info.min] or [1.0, 10.0]
         low, high = min(found), max(found)
         factor = (high / low) ** margin if high > low * (1 + _ROUNDING) else 1.5
         # The ends of float64 have no room for a margin.
@@ -125,20 +128,20 @@ def log_ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every = max(1, math.ceil((last - first) / wanted))
-    decades = range(first, last + 1, every)
-    best: tuple[float, ...] = ()
-    for mantissas in _MANTISSAS if every == 1 else _MANTISSAS[:1]:
-        found = tuple(
-            value
-            for decade in decades
-            for value in (_clean(mantissa * 10.0**decade) for mantissa in mantissas)
-            if low <= value <= high
-        )
-        if best and len(found) > wanted + 2:
-            break
-        best = found
+    choices = [
+        _decade_ticks(low, high, range(first, last + 1, every), mantissas)
+        for mantissas in (_MANTISSAS if every == 1 else _MANTISSAS[:1])
+    ]
+    best = min(choices, key=lambda ticks: abs(len(ticks) - wanted))
     # Less than a factor of two or so: the axis is nearly linear there.
     return best if len(best) >= 3 or every > 1 else linear_ticks(low, high, wanted)
+
+
+def _decade_ticks(
+    low: float, high: float, decades: Iterable[int], mantissas: Iterable[float]
+) -> tuple[float, ...]:
+    values = (_clean(mantissa * 10.0**decade) for decade in decades for mantissa in mantissas)
+    return tuple(value for value in values if low <= value <= high)
 
 
 def _nice_step(raw: float) -> float:
