@@ -12,7 +12,7 @@ from spearhead.quant.report.html import report_html
 def write_report(report: RecoveryReport, folder: Path) -> None:
     """Writes ``report.json`` and ``report.html``.
 
-    Both are complete before either takes its name, so an interruption leaves the files of before.
+    Both are complete on the disk before either takes its name: a full disk leaves the files of before.
 
     Args:
         report: What to write.

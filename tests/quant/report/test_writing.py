@@ -26,7 +26,7 @@ def test_a_report_replaces_the_one_before(make_report: MakeReport, tmp_path: Pat
     assert RecoveryReport.from_json((tmp_path / "report.json").read_text()) == make_report(warnings=())
 
 
-def test_a_failure_leaves_the_files_of_before(make_report: MakeReport, tmp_path: Path) -> None:
+def test_a_failure_leaves_no_temporary_files(make_report: MakeReport, tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()  # cannot be replaced by a file
     (tmp_path / "report.html" / "inside").touch()
     with pytest.raises(CalibrationError, match="cannot write the report"):

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from spearhead.quant.report.quality import QualitySeries, SeriesKind
 from spearhead.quant.report.svg import SHAPES
 
-_OURS = ("s0", "s1", "s2")
-_BASELINES = ("s3", "s4", "s5", "s6", "s8")
-_CONTROLS = ("s7",)
+# Colours of each kind. Their numbers and that of the shapes share no divisor, so pairs repeat late.
+_COLOURS = {
+    SeriesKind.OURS: ("s0", "s1", "s2"),
+    SeriesKind.BASELINE: ("s3", "s4", "s5", "s6", "s8"),
+    SeriesKind.CONTROL: ("s7",),
+}
+_FIRST_SHAPE = {SeriesKind.OURS: 0, SeriesKind.BASELINE: 3, SeriesKind.CONTROL: 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +29,14 @@ class SeriesStyle:
 
 
 def series_styles(series: Sequence[QualitySeries]) -> dict[str, SeriesStyle]:
-    """One style a series name: colours go by kind, shapes go on, so no two of the first 20 are alike."""
-    colours = {SeriesKind.OURS: _OURS, SeriesKind.BASELINE: _BASELINES, SeriesKind.CONTROL: _CONTROLS}
+    """One style a series name; among 21 of ours, 35 baselines and 7 controls no two are alike."""
     counts = dict.fromkeys(SeriesKind, 0)
     styles = {}
-    for position, one in enumerate(series):
-        palette = colours[one.kind]
-        colour = palette[counts[one.kind] % len(palette)]
+    for one in series:
+        count, colours = counts[one.kind], _COLOURS[one.kind]
         counts[one.kind] += 1
-        styles[one.name] = SeriesStyle(classes=f"{colour} {one.kind}", shape=SHAPES[position % len(SHAPES)])
+        styles[one.name] = SeriesStyle(
+            classes=f"{colours[count % len(colours)]} {one.kind}",
+            shape=SHAPES[(count + _FIRST_SHAPE[one.kind]) % len(SHAPES)],
+        )
     return styles
