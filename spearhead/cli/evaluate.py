@@ -7,7 +7,16 @@ from spearhead.errors import ConfigError
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _AT_LEAST_ONE = ("draft_tokens", "prompt_tokens", "output_tokens", "draws")
-_NOT_NEGATIVE = ("prompts", "self_samples", "temperature", "memory_gib", "seed", "threads", "tokens_at_once")
+_NOT_NEGATIVE = (
+    "prompts",
+    "self_samples",
+    "temperature",
+    "memory_gib",
+    "seed",
+    "self_sample_seed",
+    "threads",
+    "tokens_at_once",
+)
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -50,6 +59,7 @@ def _add_text_options(parser: argparse.ArgumentParser) -> None:
     add("--max-segments", type=int, default=0, metavar="N", help="of each text; 0 = all (0)")
     add("--self-samples", type=int, default=0, metavar="N", help="sequences that full precision writes (0)")
     add("--self-sample-length", type=int, default=256, metavar="L", help="tokens of each (256)")
+    add("--self-sample-seed", type=int, default=1009, metavar="N", help="not the calibration's (1009)")
 
 
 def _add_acceptance_options(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +73,14 @@ def _add_acceptance_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--draft-tokens", type=int, default=5, metavar="K", help="drafts a round (5)")
     add("--temperature", type=float, default=1.0, metavar="T", help="0 = greedy (1.0)")
-    add("--seed", type=int, default=0, metavar="N", help="of noise, self-samples and resamples (0)")
-    add("--prompts", type=int, default=16, metavar="N", help="from the first text; 0 = no acceptance (16)")
+    add("--seed", type=int, default=0, metavar="N", help="of noise and resamples (0)")
+    add(
+        "--prompts",
+        type=int,
+        default=16,
+        metavar="N",
+        help="one a segment of the first text; 0 = no acceptance (16)",
+    )
     add("--prompt-tokens", type=int, default=128, metavar="N", help="of each (128)")
     add("--output-tokens", type=int, default=128, metavar="N", help="written after each (128)")
 

@@ -126,7 +126,9 @@ def _texts(arguments: argparse.Namespace, models: OpenedModels, bars: "_Bars") -
 def _self_samples(arguments: argparse.Namespace, models: OpenedModels, bars: "_Bars") -> EvaluationText:
     source = models.reference.source
     config = SelfSamplingConfig(
-        sequence_count=arguments.self_samples, length=arguments.self_sample_length, seed=arguments.seed
+        sequence_count=arguments.self_samples,
+        length=arguments.self_sample_length,
+        seed=arguments.self_sample_seed,
     )
     samples = self_sample(
         source,

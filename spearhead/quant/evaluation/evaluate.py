@@ -112,7 +112,7 @@ def evaluate_variants(
             progress=partial(tell, text.name),
         )
         scored.append(score_text(measurement, models, draws=draws, seed=seed))
-        _check_self(scored[-1])
+        check_self(scored[-1])
     found = None
     if acceptance is not None:
         found = measure_acceptance(
@@ -136,20 +136,25 @@ def evaluate_variants(
     )
 
 
-def _check_baselines(models: Sequence[EvaluatedModel]) -> None:
-    names = {model.name for model in models}
-    for model in models:
-        if model.baseline and model.baseline not in names:
-            raise CalibrationError(f"{model.name} is measured from {model.baseline}, which is not evaluated")
+def check_self(scores: TextScores) -> None:
+    """The measurement's own test: the reference must not differ from itself.
 
-
-def _check_self(scores: TextScores) -> None:
+    Raises:
+        CalibrationError: It does.
+    """
     itself = scores.scores[0]
     if abs(itself.kl.mean) >= _SELF_DIVERGENCE or itself.agreement.value != 1:
         raise CalibrationError(
             f"full precision differs from itself on {scores.text}: KL {itself.kl.mean:.2g}, agreement "
             f"{itself.agreement.value:.2%}; the device computes the same product in two ways, use the CPU"
         )
+
+
+def _check_baselines(models: Sequence[EvaluatedModel]) -> None:
+    names = {model.name for model in models}
+    for model in models:
+        if model.baseline and model.baseline not in names:
+            raise CalibrationError(f"{model.name} is measured from {model.baseline}, which is not evaluated")
 
 
 def _silent(label: str, done: int, total: int) -> None:

@@ -210,12 +210,8 @@ class _Resampled:
 def _score(
     model: EvaluatedModel, reference: str, measurement: Measurement, resampled: _Resampled
 ) -> VariantScore:
-    found, bootstrap, name, baseline = (
-        measurement.variants[model.name],
-        resampled.bootstrap,
-        model.name,
-        model.baseline,
-    )
+    name, baseline = model.name, model.baseline
+    found, bootstrap = measurement.variants[name], resampled.bootstrap
     return VariantScore(
         variant=name,
         quantization=model.quantization,

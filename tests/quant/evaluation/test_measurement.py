@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from spearhead.errors import CalibrationError, ModelMismatch
+from spearhead.model.quantization import QuantizationScheme
 from spearhead.model.weights import Gate, PlacedCompensator
 from spearhead.quant.evaluation import (
     EvaluatedModel,
@@ -14,6 +15,7 @@ from spearhead.quant.evaluation import (
     compensated_linear,
     cut_text,
     measure_text,
+    opened_models,
     text_from_sequences,
 )
 from spearhead.quant.evaluation.texts import EvaluationText
@@ -172,3 +174,18 @@ def test_a_head_of_another_type_is_measured_in_float32(make_model: Make, text: E
 
     found = measure_text(model, [EvaluatedModel(name="bf16 head", source=Narrow())], text)
     assert 0 < found.variants["bf16 head"].kl.mean() < 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: results on a GPU are not compared")
+def test_a_gpu_measures_what_the_processor_measures(folder: Path, text: EvaluationText) -> None:
+    found = []
+    for device in (torch.device("cpu"), torch.device("cuda")):
+        schemes = [QuantizationScheme.parse("group32")]
+        with opened_models([str(folder)], schemes=schemes, dtype=torch.float32, device=device) as models:
+            found.append(measure_text(models.reference, models.variants, text))
+    cpu, gpu = (one.variants["w4"] for one in found)
+    np.testing.assert_allclose(gpu.nll, cpu.nll, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(gpu.kl, cpu.kl, rtol=1e-2, atol=1e-5)
+    assert np.mean(gpu.agrees == cpu.agrees) > 0.99
+    assert abs(found[1].variants["fp16"].kl).max() < 1e-6

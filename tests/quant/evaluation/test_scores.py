@@ -23,6 +23,7 @@ from spearhead.quant.evaluation import (
     score_text,
     text_from_sequences,
 )
+from spearhead.quant.evaluation.evaluate import check_self
 from spearhead.quant.evaluation.presentation import columns, text_rows
 from spearhead.quant.evaluation.scores import Spread
 from spearhead.tokenizer import Tokenizer
@@ -83,13 +84,15 @@ def test_every_number_follows_from_the_tokens(models: list[EvaluatedModel], text
     assert ec.kl_closed_percent.value == pytest.approx(100 * (1 - ec.kl.mean / w4.kl.mean))
 
 
-def invented(nll: dict[str, float]) -> Measurement:
-    """Two segments of two tokens, on which each variant has one perplexity."""
+def invented(nll: dict[str, float], kl: float = 0.0) -> Measurement:
+    """Two segments of two tokens, on which each variant has one perplexity and all have one KL."""
     text = text_from_sequences("invented", [[1, 2, 3], [4, 5, 6]])
 
     def tokens(value: float) -> VariantTokens:
-        full, zero = np.full((2, 2), value, np.float32), np.zeros((2, 2), np.float32)
-        return VariantTokens(nll=full, kl=zero, reverse_kl=zero, total_variation=zero, agrees=zero + 1)
+        full, same = np.full((2, 2), value, np.float32), np.full((2, 2), kl, np.float32)
+        return VariantTokens(
+            nll=full, kl=same, reverse_kl=same, total_variation=same, agrees=np.ones((2, 2), np.float32)
+        )
 
     return Measurement(
         text=text,
@@ -109,6 +112,12 @@ def test_no_share_of_a_gap_is_told_that_four_bits_did_not_open(models: list[Eval
     found = score_text(invented({"fp16": 3.0, "w4": 2.9, "w4+ec": 2.8}), models)
     assert found.scores[2].gap_closed_percent is None
     assert dict(zip(*text_rows(found)[::3], strict=True))["gap closed"] == "-"
+
+
+def test_a_reference_that_differs_from_itself_is_an_error(models: list[EvaluatedModel]) -> None:
+    check_self(score_text(invented({"fp16": 3.0}, kl=9e-7), models[:1]))
+    with pytest.raises(CalibrationError, match="full precision differs from itself on invented: KL 2e-06"):
+        check_self(score_text(invented({"fp16": 3.0}, kl=2e-6), models[:1]))
 
 
 def test_flips_happen_where_the_margin_is_small(models: list[EvaluatedModel], text: EvaluationText) -> None:
