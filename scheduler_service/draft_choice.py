@@ -122,8 +122,9 @@ class DraftPricing:
     def best(self, plain: DraftOption, limits: DraftLimits) -> DraftOption:
         """The candidate with the most expected tokens a second; ``plain`` when nothing beats it.
 
-        Prompt chunks in the same step are charged to the prompts: a candidate pays what its rows cost on top
-        of the chunks, where the cheap rows of a forward pass may already be taken.
+        At least one sequence may have drafts. Prompt chunks in the same step are charged to the prompts: a
+        candidate pays what its rows cost on top of the chunks, where the cheap rows of a forward pass may
+        already be taken.
 
         Args:
             plain: What :meth:`plain` returned.
