@@ -10,14 +10,14 @@ NONE = "–"
 
 def perplexity(value: float) -> str:
     """Two decimals; powers of ten from 100,000 on."""
-    return f"{value:.2f}" if value < 1e5 else f"{value:.2e}"
+    return f"{value:.2f}" if value < 1e5 else _power(value, 2)
 
 
 def kl(value: float | None) -> str:
     """Four decimals; powers of ten below 0.001. Nats a token."""
     if value is None:
         return NONE
-    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.2e}"
+    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-3 else _power(value, 2)
 
 
 def difference(value: KlDifference | None) -> str:
@@ -48,7 +48,7 @@ def percent(value: float | None) -> str:
 
 def ratio(value: float) -> str:
     """Three decimals and a multiplication sign."""
-    return f"{value:.3f}×" if value < 1000 else f"{value:.2e}×"
+    return f"{value:.3f}×" if value < 1000 else f"{_power(value, 2)}×"
 
 
 def all_of(count: int, noun: str) -> str:
@@ -71,7 +71,7 @@ def size(value: float) -> str:
 
 def tick(value: float) -> str:
     """A label on an axis: as few digits as a nice number needs."""
-    return f"{value:.6g}" if value == 0 or 1e-4 <= abs(value) < 1e6 else f"{value:.0e}".replace("e-0", "e-")
+    return f"{value:.6g}" if value == 0 or 1e-4 <= abs(value) < 1e5 else _power(value, 0)
 
 
 def duration(seconds: float) -> str:
@@ -80,6 +80,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _power(value: float, decimals: int) -> str:
+    mantissa, _, exponent = f"{value:.{decimals}e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def _signed(value: float) -> str:

@@ -21,6 +21,13 @@ class Quantizer:
         check_shown("quantizer.description", self.description)
         check_shown("quantizer.convention", self.convention)
 
+    @property
+    def full_description(self) -> str:
+        """The description, and the convention where the description does not name it."""
+        if self.convention in self.description:
+            return self.description
+        return f"{self.description}, {self.convention}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareVersion:

@@ -61,6 +61,12 @@ def test_an_empty_convention_is_refused(convention: str) -> None:
         Quantizer(description="RTN", convention=convention)
 
 
+def test_the_convention_is_shown_once() -> None:
+    named = Quantizer(description="w4 symmetric, per channel, absmax/7.5", convention="absmax/7.5")
+    assert named.full_description == "w4 symmetric, per channel, absmax/7.5"
+    assert Quantizer(description="RTN", convention="absmax/7").full_description == "RTN, absmax/7"
+
+
 @pytest.mark.parametrize("perplexity", [0.0, -1.0, math.nan, math.inf])
 def test_what_cannot_be_a_perplexity_is_refused(perplexity: float) -> None:
     with pytest.raises(CalibrationError, match="perplexity"):

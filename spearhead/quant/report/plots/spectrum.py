@@ -36,11 +36,16 @@ def spectrum_plot(spectrum: Spectrum) -> Markup:
         axes(
             _FRAME, x, y,
             x_title="modules, most damaged first", y_title="share of damage",
-            x_format=formats.tick, y_format=lambda value: f"{formats.tick(value)}%", x_ticks=8,
+            x_format=_whole, y_format=lambda value: f"{formats.tick(value)}%", x_ticks=8,
         ),
         void("path", {"class": "bars", "d": _bars(shown, x, y)}),
         *_marks(spectrum, x),
     )  # fmt: skip
+
+
+def _whole(count: float) -> str:
+    """No label between two modules."""
+    return formats.tick(count) if count.is_integer() else ""
 
 
 def _headline(spectrum: Spectrum) -> str:

@@ -25,7 +25,7 @@ def summary_section(report: RecoveryReport) -> Markup:
 
 def _outcome(report: RecoveryReport, best: RungResult | None) -> str:
     identity = report.identity
-    quantizer = f"{identity.quantizer.description}, {identity.quantizer.convention}"
+    quantizer = identity.quantizer.full_description
     if best is None or not best.compensator_bytes:
         return f"4-bit weights ({quantizer}) without compensators."
     size = best.compensator_bytes

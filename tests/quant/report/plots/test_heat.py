@@ -3,7 +3,7 @@ import re
 from collections.abc import Callable
 from xml.etree import ElementTree
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spearhead.quant.report import ModuleRow, RecoveryReport
@@ -34,6 +34,7 @@ def steps(modules: list[ModuleRow]) -> list[int]:
     return [int(re.sub("h", "", cell.get("class", ""))) for cell in cells]
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
 def test_more_damage_is_never_paler(shares: list[float]) -> None:
     found = steps([module(layer, share) for layer, share in enumerate(shares)])

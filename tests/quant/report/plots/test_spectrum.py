@@ -33,6 +33,11 @@ def test_bars_fall_and_undamaged_modules_have_none() -> None:
     assert len(tops) == 3 and tops == sorted(tops)
 
 
+def test_modules_are_counted_in_whole_numbers() -> None:
+    labels = [text.text or "" for text in draw((1.0,), 1.0, 1).iter("text")]
+    assert "1" in labels and not [label for label in labels if re.fullmatch(r"[01]\.\d", label)]
+
+
 @pytest.mark.parametrize(
     ("effective", "chosen"), [(2.0, 3), (3.0, 2), (90.0, 95), (95.0, 90), (40.0, 40), (1.0, 100)]
 )

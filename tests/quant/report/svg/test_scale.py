@@ -2,7 +2,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spearhead.quant.report.svg import LinearScale, LogScale, linear_ticks, log_ticks
@@ -20,6 +20,7 @@ def positive_spans(draw: st.DrawFn) -> tuple[float, float]:
     return low, low * 10 ** draw(st.floats(0.001, 15))
 
 
+@settings(deadline=None)
 @given(spans(), st.integers(2, 10))
 def test_linear_ticks_are_within_rising_evenly_spaced_and_about_as_many_as_wanted(
     span: tuple[float, float], wanted: int
@@ -32,6 +33,7 @@ def test_linear_ticks_are_within_rising_evenly_spaced_and_about_as_many_as_wante
     assert all(gap == pytest.approx(gaps[0], rel=1e-3) and gap > 0 for gap in gaps)
 
 
+@settings(deadline=None)
 @given(spans(), st.integers(2, 10))
 def test_linear_steps_are_one_two_or_five_times_a_power_of_ten(
     span: tuple[float, float], wanted: int
@@ -45,6 +47,7 @@ def test_linear_steps_are_one_two_or_five_times_a_power_of_ten(
         assert min(abs(mantissa - nice) for nice in (1, 2, 5, 10)) < 1e-2
 
 
+@settings(deadline=None)
 @given(positive_spans(), st.integers(3, 8))
 def test_log_ticks_are_within_rising_and_neither_too_few_nor_too_many(
     span: tuple[float, float], wanted: int
@@ -72,6 +75,7 @@ def test_ticks_have_no_noise_in_their_last_digits() -> None:
     assert linear_ticks(0, 1, 10) == (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
 
 
+@settings(deadline=None)
 @given(positive_spans(), st.floats(0, 1))
 def test_scales_map_ends_to_ends_and_keep_order(span: tuple[float, float], part: float) -> None:
     low, high = span
@@ -84,12 +88,14 @@ def test_scales_map_ends_to_ends_and_keep_order(span: tuple[float, float], part:
         assert 10 - 1e-6 <= scale(low + (high - low) * part) <= 300 + 1e-6
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9)))
 def test_a_fitted_linear_scale_shows_all_values(values: list[float]) -> None:
     scale = LinearScale.fit(values, 0, 100)
     assert all(scale.shows(value) and 0 <= scale(value) <= 100 for value in values)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1.7e308)))
 def test_a_fitted_log_scale_shows_all_positive_values(values: list[float]) -> None:
     scale = LogScale.fit(values, 0, 100)
