@@ -171,30 +171,35 @@ def opened_models(
     Raises:
         CheckpointError: A checkpoint cannot be used.
         CalibrationError: No full-precision checkpoint.
-        ModelMismatch: Tokenizers or vocabularies differ.
+        ModelMismatch: Tokenizers or vocabularies differ, or a quantised model was made from another one.
     """
     with ExitStack() as stack:
         limit = memory_bytes or int(free_memory_bytes(device) * _MEMORY_SHARE)
         opener = ModelOpener(dtype=dtype, device=device, memory_bytes=limit, stack=stack)
         checkpoints = [opener.open(path) for path in paths]
         base = _reference(opener, checkpoints)
-        others = [checkpoint for checkpoint in checkpoints if checkpoint is not base]
+        labelled = [
+            (_label(path), one) for path, one in zip(paths, checkpoints, strict=True) if one is not base
+        ]
+        others = [checkpoint for _, checkpoint in labelled]
         drafting = [opener.open(path) for path in drafters]
         tokenizer = check_tokenizers([base, *others, *drafting])
         _check_vocabularies(base, others)
+        _check_sources(base, others)
         reference = opener.full_precision(base)
-        prefixes = _prefixes(others, schemes)
-        variants = [opener.rounded(base, scheme, prefixes[str(scheme)]) for scheme in schemes]
-        for checkpoint in others:
-            prefix = prefixes[str(checkpoint.path)]
+        alone = len(schemes) + sum(bool(one.quantization) for one in others) == 1
+        variants = [opener.rounded(base, scheme, _prefix(str(scheme), alone)) for scheme in schemes]
+        for label, checkpoint in labelled:
             if checkpoint.quantization:
-                variants += opener.quantized(checkpoint, prefix)
+                variants += opener.quantized(checkpoint, _prefix(label, alone))
             else:
-                variants.append(opener.full_precision(checkpoint, f"{checkpoint.path.stem}:{FP16}"))
+                variants.append(opener.full_precision(checkpoint, _prefix(label, False) + FP16))
         yield OpenedModels(
             reference=reference,
             variants=tuple(variants),
-            drafters=tuple(opener.full_precision(one, one.path.stem) for one in drafting),
+            drafters=tuple(
+                opener.full_precision(one, _label(path)) for path, one in zip(drafters, drafting, strict=True)
+            ),
             tokenizer=tokenizer,
             revision=base.revision,
         )
@@ -239,6 +244,18 @@ def _check_vocabularies(base: Checkpoint, others: Sequence[Checkpoint]) -> None:
             )
 
 
+def _check_sources(base: Checkpoint, others: Sequence[Checkpoint]) -> None:
+    """What a quantised model lost cannot be read from weights that it was not made from."""
+    known = {one.revision for one in (base, *others) if not one.quantization}
+    for checkpoint in others:
+        recorded = checkpoint.hugging_face_config.get("spear", {}).get("full_precision_revision")
+        if recorded and recorded not in known:
+            raise ModelMismatch(
+                f"{checkpoint.path} was made from another checkpoint than {base.path}: revision {recorded}, here "
+                f"{base.revision}. Give the one it was made from, or quantise again"
+            )
+
+
 def _reference(opener: ModelOpener, checkpoints: Sequence[Checkpoint]) -> Checkpoint:
     for checkpoint in checkpoints:
         if not checkpoint.quantization:
@@ -252,12 +269,11 @@ def _reference(opener: ModelOpener, checkpoints: Sequence[Checkpoint]) -> Checkp
     )
 
 
-def _prefixes(others: Sequence[Checkpoint], schemes: Sequence[QuantizationScheme]) -> dict[str, str]:
-    """What stands before a variant's name: nothing as long as there is one artefact or scheme."""
-    quantized = [checkpoint for checkpoint in others if checkpoint.quantization]
-    labels = {str(checkpoint.path): checkpoint.path.resolve().name for checkpoint in quantized}
-    if len(set(labels.values())) < len(labels):
-        labels = {path: path for path in labels}
-    labels |= {str(scheme): str(scheme) for scheme in schemes}
-    prefixes = {key: "" if len(labels) == 1 else f"{label}:" for key, label in labels.items()}
-    return {**{str(checkpoint.path): "" for checkpoint in others}, **prefixes}
+def _label(path: str) -> str:
+    """A folder's or file's own name, or a whole hub id."""
+    return Path(path).resolve().name.removesuffix(".gguf") if Path(path).exists() else path
+
+
+def _prefix(label: str, alone: bool) -> str:
+    """What stands before a variant's name: nothing while there is one quantised model only."""
+    return "" if alone else f"{label}:"

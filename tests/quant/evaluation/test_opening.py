@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,6 +99,18 @@ def test_several_artefacts_have_names_of_their_own(folder: Path, artefact: Path)
         assert not torch.equal(rounded, models.reference.source.layer(0)["mlp.up_proj.weight"])
 
 
+def test_another_full_precision_model_is_a_variant_and_dots_stay_in_names(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "tiny-3.2-1b"
+    folder.rename(tmp_path / "tiny")
+    shutil.copytree(tmp_path / "tiny", other)
+    paths = [str(tmp_path / "tiny"), str(other)]
+    with opened_models(paths, drafters=[str(other)], **CPU) as models:
+        assert [model.name for model in models.variants] == ["tiny-3.2-1b:fp16"]
+        assert [model.name for model in models.drafters] == ["tiny-3.2-1b"]
+
+
 def test_rounding_while_loading_is_what_the_artefact_holds(folder: Path, artefact: Path) -> None:
     scheme = QuantizationScheme.parse("group32")
     with opened_models([str(folder), str(artefact)], schemes=[scheme], **CPU) as models:
@@ -138,6 +151,17 @@ def test_models_of_another_tokenizer_or_vocabulary_are_refused(
     ):
         with pytest.raises(ModelMismatch, match="different tokenizers"), opened_models(**arguments, **CPU):
             pass
+
+
+def test_a_model_that_was_quantised_from_other_weights_is_refused(
+    artefact: Path, tiny_checkpoint: Callable[..., Path]
+) -> None:
+    other = tiny_checkpoint("llama", seed=7, max_position_embeddings=512)
+    with (
+        pytest.raises(ModelMismatch, match="tiny-w4 was made from another checkpoint"),
+        opened_models([str(other), str(artefact)], **CPU),
+    ):
+        pass
 
 
 def test_a_quantised_drafter_is_refused(folder: Path, artefact: Path) -> None:
