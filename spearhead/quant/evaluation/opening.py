@@ -251,8 +251,8 @@ def _check_sources(base: Checkpoint, others: Sequence[Checkpoint]) -> None:
         recorded = checkpoint.hugging_face_config.get("spear", {}).get("full_precision_revision")
         if recorded and recorded not in known:
             raise ModelMismatch(
-                f"{checkpoint.path} was made from another checkpoint than {base.path}: revision {recorded}, here "
-                f"{base.revision}. Give the one it was made from, or quantise again"
+                f"{checkpoint.path} was made from another checkpoint than {base.path}: revision {recorded}, "
+                f"here {base.revision}. Give the one it was made from, or quantise again"
             )
 
 
