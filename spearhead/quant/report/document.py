@@ -1,13 +1,13 @@
 """The report as data: what it holds, what it refuses, and its JSON."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from spearhead.errors import CalibrationError
 from spearhead.quant.report.codec import Json, decode, encode
 from spearhead.quant.report.identity import Identity
-from spearhead.quant.report.ladder import RungResult, TrainingRun
+from spearhead.quant.report.ladder import RungResult, TextScore, TrainingRun
 from spearhead.quant.report.quality import ByteRatio, EvaluationTable, QualitySeries, TextReference
 from spearhead.quant.report.selection import ModuleRow, Spectrum
 
@@ -35,7 +35,7 @@ class RecoveryReport:
 
     Raises:
         CalibrationError: A field has another type than declared, is not finite, or names a text that
-            ``texts`` lacks; two modules share a name or a place.
+            ``texts`` lacks; or something that must be unique stands twice.
     """
 
     identity: Identity
@@ -59,11 +59,13 @@ class RecoveryReport:
         _check_unique("rungs", [rung.rung for rung in self.rungs])
         _check_unique("series", [series.name for series in self.series])
         _check_unique("evaluations", [table.text for table in self.evaluations])
-        for path, name in self._named_texts():
-            if name not in names:
-                raise CalibrationError(
-                    f"report field {path} names the text {name!r}, texts has {names}; add it there"
-                )
+        for table in self.evaluations:
+            _check_unique(f"evaluations.{table.text}.rows", [row.variant for row in table.rows])
+        for path, scores in self._scores():
+            _check_unique(path, [score.text for score in scores])
+            _check_known(path, [score.text for score in scores], names)
+        _check_known("byte_ratios.text", [ratio.text for ratio in self.byte_ratios], names)
+        _check_known("evaluations.text", [table.text for table in self.evaluations], names)
 
     def to_json(self) -> str:
         """The report as JSON for people and programs; reads back as an equal report."""
@@ -95,14 +97,19 @@ class RecoveryReport:
             )
         return decode(cls, data)
 
-    def _named_texts(self) -> Iterator[tuple[str, str]]:
+    def _scores(self) -> Iterator[tuple[str, tuple[TextScore, ...]]]:
         for rung in self.rungs:
-            yield from ((f"rungs.{rung.rung}.texts", score.text) for score in rung.texts)
+            yield f"rungs.{rung.rung}.texts", rung.texts
         for series in self.series:
-            for point in series.points:
-                yield from ((f"series.{series.name}.points.texts", score.text) for score in point.texts)
-        yield from (("byte_ratios.text", ratio.text) for ratio in self.byte_ratios)
-        yield from (("evaluations.text", table.text) for table in self.evaluations)
+            yield from ((f"series.{series.name}.points.texts", point.texts) for point in series.points)
+
+
+def _check_known(path: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise CalibrationError(
+                f"report field {path} names the text {name!r}, texts has {list(known)}; add it there"
+            )
 
 
 def _check_unique(path: str, names: Iterable[str]) -> None:

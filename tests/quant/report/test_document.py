@@ -118,7 +118,10 @@ def reports(draw: st.DrawFn) -> RecoveryReport:
     def of_a_text(items: Callable[[st.SearchStrategy[str]], st.SearchStrategy[Any]], **options: Any) -> Any:
         return tuples(items(st.sampled_from(names)), **options) if names else st.just(())
 
-    scored = of_a_text(lambda name: st.builds(TextScore, text=name, perplexity=perplexities, kl=numbers))
+    scored = of_a_text(
+        lambda name: st.builds(TextScore, text=name, perplexity=perplexities, kl=numbers),
+        unique_by=lambda score: score.text,
+    )
     rungs = tuples(
         st.builds(
             RungResult, rung=st.sampled_from(Rung), compensator_bytes=counts, texts=scored,
@@ -159,7 +162,9 @@ def reports(draw: st.DrawFn) -> RecoveryReport:
         ),
         evaluations=draw(
             of_a_text(
-                lambda name: st.builds(EvaluationTable, text=name, rows=tuples(rows)),
+                lambda name: st.builds(
+                    EvaluationTable, text=name, rows=tuples(rows, unique_by=lambda row: row.variant)
+                ),
                 unique_by=lambda table: table.text,
             )
         ),
@@ -237,3 +242,12 @@ def test_two_modules_cannot_share_a_cell(make_report: MakeReport) -> None:
     first = make_report().modules[0]
     with pytest.raises(CalibrationError, match="layer 0"):
         make_report(modules=(first, dataclasses.replace(first, name="another")))
+
+
+def test_a_text_is_scored_once_and_a_variant_has_one_row(make_report: MakeReport) -> None:
+    report = make_report()
+    rung, table = report.rungs[0], report.evaluations[0]
+    with pytest.raises(CalibrationError, match=r"rungs\.w4\.texts has 'WikiText-2' twice"):
+        make_report(rungs=(dataclasses.replace(rung, texts=rung.texts[:1] * 2),))
+    with pytest.raises(CalibrationError, match=r"evaluations\.WikiText-2\.rows has 'RTN' twice"):
+        make_report(evaluations=(dataclasses.replace(table, rows=table.rows[:1] * 2),))
