@@ -82,6 +82,7 @@ def test_the_budget_is_never_exceeded_and_ranks_keep_their_limits(case: Case) ->
     spent = sum(config.bytes_of(by_name[name], rank) for name, rank in result.ranks.items())
     assert spent == result.spent_bytes <= config.budget_bytes
     assert result.unspent_bytes == config.budget_bytes - spent
+    assert result.device_bytes == spent if config.tensor_parallel_size == 1 else result.device_bytes <= spent
     for name, rank in result.ranks.items():
         assert rank % config.rank_quantum == 0
         module = by_name[name]
