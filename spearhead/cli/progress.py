@@ -23,12 +23,16 @@ class ProgressBar:
         self._unit = f" {unit}" if unit else ""
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
-        self._done = 0
+        self._done = self._skipped = 0
         self._began_s = time.monotonic()
 
     def advance(self) -> None:
         """One more."""
         self.move_to(self._done + 1)
+
+    def start_from(self, done: int) -> None:
+        """So many were there before; they do not count in the rate."""
+        self._skipped = done
 
     def move_to(self, done: int, total: int | None = None) -> None:
         """So many in all, of ``total``."""
@@ -42,8 +46,8 @@ class ProgressBar:
 
     def _line(self) -> str:
         elapsed_s = time.monotonic() - self._began_s
-        rate = self._done / elapsed_s if elapsed_s > 0 else 0.0
-        left_s = (self._total - self._done) / rate if rate else 0.0
+        rate = (self._done - self._skipped) / elapsed_s if elapsed_s > 0 else 0.0
+        left_s = (self._total - self._done) / rate if rate > 0 else 0.0
         bar = "#" * (_WIDTH * self._done // self._total)
         return (
             f"{self._label:<24} [{bar:<{_WIDTH}}] {self._done}/{self._total}{self._unit}"

@@ -1,44 +1,156 @@
-"""``spearhead quantize``: a full-precision checkpoint in, a 4-bit artefact out."""
+"""``spearhead quantize``: a full-precision checkpoint in, a quantised artefact out."""
 
 import argparse
+import shutil
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spearhead.cli.progress import ProgressBar
+from spearhead.cli.quantize_report import describe_report
+
+if TYPE_CHECKING:
+    from spearhead.quant import QuantizationRecipe, RunSettings
+
+_METHODS = ("rtn", "rtn-clip", "rtn-clip-unweighted", "gptq", "gptq-clip", "awq", "awq-clip", "omniquant")
+_EPILOG = """
+CHOICE is a scheme (tensor, channel, group32, group64 or group128, optionally /7, /7.5 or /8: the scale is the
+largest weight divided by this) or w8 (8 bits per channel), optionally followed by :METHOD; dense keeps 16
+bits. PATTERN is a module name in which * stands for anything, or re: and a regular expression; the last that
+matches wins. Example: --scheme channel --method gptq --override '*down_proj=group64' --override
+'model.layers.0.*=w8'. Methods other than rtn and rtn-clip-unweighted look at calibration tokens: those of
+--calibration, or samples from the model itself. A run that was interrupted goes on when it is started again.
+"""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command."""
-    parser = commands.add_parser("quantize", help="round a model to 4 bits (round to nearest)")
+    parser = commands.add_parser("quantize", help="quantise a model to 4 bits", epilog=_EPILOG)
     parser.set_defaults(run=run)
     parser.add_argument("source", metavar="PATH|HUB_ID", help="folder, .gguf file or hub id")
     parser.add_argument("destination", type=Path, metavar="FOLDER", help="the artefact; must not exist")
+    parser.add_argument("--scheme", default="group32", help="what shares a scale (default %(default)s)")
+    parser.add_argument("--method", choices=_METHODS, default="rtn", help="default %(default)s")
     parser.add_argument(
-        "--scheme",
-        default="group32",
-        help="tensor, channel, group32, group64 or group128: what shares a scale (default %(default)s)",
+        "--override", action="append", default=[], metavar="PATTERN=CHOICE", help="may be repeated"
     )
+    _add_method_numbers(parser.add_argument_group("numbers of the methods"))
+    _add_calibration(parser.add_argument_group("calibration"))
+    _add_running(parser.add_argument_group("running"))
+
+
+def _add_method_numbers(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--act-order", action="store_true", help="GPTQ visits important inputs first")
+    group.add_argument(
+        "--damping", type=float, default=0.01, help="GPTQ's first damping (default %(default)s)"
+    )
+    group.add_argument(
+        "--clipping-steps", type=int, default=200, help="of omniquant, a layer (default %(default)s)"
+    )
+
+
+def _add_calibration(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="a text; without it the model samples its own"
+    )
+    group.add_argument("--sequences", type=int, default=128, metavar="N", help="default %(default)s")
+    group.add_argument("--length", type=int, default=512, help="tokens of a sequence (default %(default)s)")
+    group.add_argument(
+        "--skip-first", type=int, default=0, metavar="N", help="tokens that do not count in each sequence"
+    )
+    group.add_argument(
+        "--inputs",
+        choices=("full", "quantized"),
+        default="full",
+        help="whether statistics see earlier layers in full precision or quantised (default %(default)s)",
+    )
+
+
+def _add_running(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--device", default="cpu", help="cpu or cuda (default %(default)s)")
+    group.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        default="float32",
+        help="of the forward pass over calibration tokens (default %(default)s)",
+    )
+    group.add_argument("--batch-size", type=int, default=8, metavar="N", help="default %(default)s")
+    group.add_argument(
+        "--work", type=Path, metavar="DIR", help="where finished layers wait (default: beside the artefact)"
+    )
+    group.add_argument("--restart", action="store_true", help="drop what an interrupted run left")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Quantises and prints a report."""
     # Imported here: torch takes seconds to load, and the other commands do without it.
-    from spearhead.model.quantization import QuantizationScheme
+    from spearhead.errors import ConfigError
     from spearhead.quant import QuantizationProgress, quantize_checkpoint
 
+    recipe, settings = _recipe(arguments), _settings(arguments)
+    if arguments.destination.exists():
+        raise ConfigError(f"{arguments.destination} exists; remove it or choose another output folder")
+    sampling = arguments.destination.parent / f".{arguments.destination.name}.sampling"
+    sequences = _sequences(arguments, recipe, settings, sampling)
     bar = ProgressBar("quantizing", unit="MiB")
 
     def on_progress(progress: QuantizationProgress) -> None:
+        bar.start_from(progress.resumed_bytes >> 20)
         bar.move_to(progress.done_bytes >> 20, progress.total_bytes >> 20)
 
     report = quantize_checkpoint(
         arguments.source,
         arguments.destination,
-        QuantizationScheme.parse(arguments.scheme),
-        on_progress,
+        recipe,
+        sequences,
+        settings=settings,
+        progress=on_progress,
     )
-    print(
-        f"{report.path}: {report.module_count} modules, {report.quantization}; "
-        f"{report.source_bytes / 1e6:.0f} MB became {report.artefact_bytes / 1e6:.0f} MB, "
-        f"relative error of the weights {report.relative_error:.2%}"
-    )
+    shutil.rmtree(sampling, ignore_errors=True)
+    print(describe_report(report))
     return 0
+
+
+def _recipe(arguments: argparse.Namespace) -> "QuantizationRecipe":
+    from spearhead.quant import MethodOptions, QuantizationRecipe
+
+    options = MethodOptions(
+        act_order=arguments.act_order, damping=arguments.damping, clipping_steps=arguments.clipping_steps
+    )
+    return QuantizationRecipe.parse(arguments.scheme, arguments.method, arguments.override, options)
+
+
+def _settings(arguments: argparse.Namespace) -> "RunSettings":
+    from spearhead.quant import RunSettings
+
+    return RunSettings(
+        device=arguments.device,
+        dtype=arguments.dtype,
+        inputs=arguments.inputs,
+        batch_size=arguments.batch_size,
+        skip_first=arguments.skip_first,
+        work=arguments.work,
+        restart=arguments.restart,
+    )
+
+
+def _sequences(
+    arguments: argparse.Namespace, recipe: "QuantizationRecipe", settings: "RunSettings", work: Path
+) -> list[list[int]] | None:
+    """Calibration tokens where they are given or needed; the recipe is checked before any are made."""
+    from spearhead.model.checkpoint import open_checkpoint
+    from spearhead.quant.quantizing.calibration import read_sequences
+    from spearhead.quant.quantizing.checks import checked_choices, needs_statistics
+    from spearhead.quant.quantizing.self_sampled import sampled_sequences
+
+    count, length = arguments.sequences, arguments.length
+    with closing(open_checkpoint(arguments.source)) as checkpoint:
+        choices = checked_choices(checkpoint, recipe)
+        if arguments.calibration is not None:
+            return read_sequences(checkpoint.path, arguments.calibration, length=length, count=count)
+        if not needs_statistics(choices):
+            return None
+        bar = ProgressBar("sampling", unit="tokens")
+        return sampled_sequences(
+            checkpoint, count=count, length=length, settings=settings, work=work, progress=bar.move_to
+        )

@@ -1,5 +1,6 @@
 """The offline toolchain: making and mending quantised artefacts. No service imports it."""
 
+from spearhead.quant.methods.options import MethodOptions
 from spearhead.quant.quantize import quantize_checkpoint
 from spearhead.quant.quantizing.progress import QuantizationProgress
 from spearhead.quant.quantizing.report import ModuleReport, QuantizationReport
@@ -7,6 +8,7 @@ from spearhead.quant.quantizing.settings import RunSettings
 from spearhead.quant.recipe import ModuleChoice, QuantizationRecipe
 
 __all__ = [
+    "MethodOptions",
     "ModuleChoice",
     "ModuleReport",
     "QuantizationProgress",

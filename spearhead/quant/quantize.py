@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from spearhead.errors import CheckpointError, ConfigError
+from spearhead.errors import ConfigError
 from spearhead.model.checkpoint import open_checkpoint
-from spearhead.model.checkpoint.layout import linear_modules
 from spearhead.model.quantization import QuantizationScheme
-from spearhead.quant.quantizing.checks import check_groups, check_sequences
+from spearhead.quant.quantizing.checks import check_sequences, checked_choices
 from spearhead.quant.quantizing.progress import OnProgress
 from spearhead.quant.quantizing.report import QuantizationReport
 from spearhead.quant.quantizing.run import QuantizationRun
@@ -52,12 +51,7 @@ def quantize_checkpoint(
     if isinstance(recipe, QuantizationScheme):
         recipe = QuantizationRecipe.uniform(recipe)
     with closing(open_checkpoint(source)) as checkpoint:
-        if checkpoint.quantization:
-            raise CheckpointError(
-                f"{source} is quantised already ({checkpoint.quantization}); give its source"
-            )
-        choices = recipe.choices(linear_modules(checkpoint.config))
-        check_groups(checkpoint.config, choices)
+        choices = checked_choices(checkpoint, recipe)
         check_sequences(checkpoint.config, choices, sequences)
         run = QuantizationRun(
             checkpoint,

@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+_ROWS_AT_ONCE = 512
+
 
 def squared_error(difference: Tensor, second: Tensor | None) -> float:
     """``‖D R½‖²``: the mean squared output of weights D over inputs with second moments R.
@@ -13,10 +15,12 @@ def squared_error(difference: Tensor, second: Tensor | None) -> float:
     Returns:
         Not below 0.
     """
-    if second is None:
-        return float(difference.double().square().sum())
-    outputs = difference @ second.to(difference)  # (N, K)
-    return max(0.0, float((outputs.double() * difference.double()).sum()))
+    wide = None if second is None else second.to(difference)
+    total = 0.0
+    for rows in difference.split(_ROWS_AT_ONCE):  # bounds the temporaries
+        outputs = rows if wide is None else rows @ wide
+        total += float((outputs.double() * rows.double()).sum())
+    return max(0.0, total)
 
 
 def relative_error(weight: Tensor, quantized: Tensor, second: Tensor | None) -> float:

@@ -8,11 +8,33 @@ from pathlib import Path
 
 from spearhead.errors import CalibrationError, CheckpointError, ConfigError
 from spearhead.model.architecture import ModelConfig
+from spearhead.model.checkpoint import Checkpoint
 from spearhead.model.checkpoint.layout import expected_shapes, linear_modules
 from spearhead.quant.quantizing.packing import packed_bytes
-from spearhead.quant.recipe import Choices
+from spearhead.quant.recipe import Choices, ModuleChoice, QuantizationRecipe
 
 _GROUP_SIZES = (128, 64, 32)
+
+
+def checked_choices(checkpoint: Checkpoint, recipe: QuantizationRecipe) -> dict[str, ModuleChoice | None]:
+    """What becomes of each module of a checkpoint.
+
+    Raises:
+        CheckpointError: It is quantised already, or a group size does not divide the inputs of a module.
+        ConfigError: The recipe names no such module.
+    """
+    if checkpoint.quantization:
+        raise CheckpointError(
+            f"{checkpoint.path} is quantised already ({checkpoint.quantization}); give its source"
+        )
+    choices = recipe.choices(linear_modules(checkpoint.config))
+    check_groups(checkpoint.config, choices)
+    return choices
+
+
+def needs_statistics(choices: Choices) -> bool:
+    """Whether any method looks at calibration tokens."""
+    return any(choice is not None and choice.needs_statistics for choice in choices.values())
 
 
 def check_groups(config: ModelConfig, choices: Choices) -> None:

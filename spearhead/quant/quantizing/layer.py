@@ -215,7 +215,7 @@ def _dense_report(module: str, kept: Tensor) -> ModuleReport:
 def _fold_tensors(index: int, folded: FoldedLayer) -> dict[str, Tensor]:
     named = {"input_scale": folded.columns, "output_scale": folded.rows}
     return {
-        f"{layer_name(index, part)}.{kind}": tensor.cpu()
+        f"{layer_name(index, part)}.{kind}": tensor.cpu().clone()  # readers of one input share theirs
         for kind, by_part in named.items()
         for part, tensor in by_part.items()
     }

@@ -21,32 +21,40 @@ def text_sequences(text: str, tokenizer: Tokenizer, *, length: int, count: int) 
         count: Most windows that are taken.
 
     Raises:
-        CalibrationError: The text is shorter than one window of 2 tokens.
+        CalibrationError: The text has fewer than 2 tokens, or windows have.
     """
+    if length < _LEAST or count < 1:
+        raise CalibrationError(f"{count} sequences of {length} tokens; give at least 1 of at least {_LEAST}")
     start = _beginning(tokenizer)
     tokens = tokenizer.encode(text, add_special_tokens=False)
     step = length - len(start)
-    windows = [tokens[at : at + step] for at in range(0, len(tokens) - step + 1, step)] or [tokens]
-    if len(windows[0]) < _LEAST:
+    if len(tokens) < _LEAST:
         raise CalibrationError(f"the calibration text has {len(tokens)} tokens; give at least {_LEAST}")
-    chosen = [windows[index * len(windows) // count] for index in range(min(count, len(windows)))]
-    if len(windows) < count:
-        chosen = windows
-    return [start + window for window in chosen]
+    windows = [tokens[at : at + step] for at in range(0, len(tokens) - step + 1, step)] or [tokens]
+    taken = min(count, len(windows))
+    return [start + windows[index * len(windows) // taken] for index in range(taken)]
 
 
-def read_text(path: Path) -> str:
-    """A text file in UTF-8.
+def read_sequences(model: Path, text: Path, *, length: int, count: int) -> list[list[int]]:
+    """Windows of a text file, encoded with a model's tokenizer; see :func:`text_sequences`.
+
+    Args:
+        model: Folder or ``.gguf`` file.
+        text: In UTF-8.
+        length: Tokens of a window.
+        count: Most windows that are taken.
 
     Raises:
-        CalibrationError: It cannot be read.
+        CalibrationError: The text cannot be read, or is too short.
+        CheckpointError: The model has no usable tokenizer.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        characters = text.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise CalibrationError(
-            f"calibration text {path} cannot be read: {error}; give a UTF-8 file"
+            f"calibration text {text} cannot be read: {error}; give a UTF-8 file"
         ) from error
+    return text_sequences(characters, Tokenizer.load(model), length=length, count=count)
 
 
 def _beginning(tokenizer: Tokenizer) -> list[int]:

@@ -1,0 +1,67 @@
+"""Calibration tokens that the model writes itself, for methods that need statistics and are given no text."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from spearhead.model.checkpoint import Checkpoint
+from spearhead.quant.layers import LayerSource, ResidentLayers, StreamedLayers
+from spearhead.quant.quantizing.settings import RunSettings
+from spearhead.quant.self_sampling import SamplingTokens, SelfSamplingConfig, self_sample
+from spearhead.tokenizer import Tokenizer
+
+_SHARE_OF_MEMORY = 0.5
+
+
+def sampled_sequences(
+    checkpoint: Checkpoint,
+    *,
+    count: int,
+    length: int,
+    settings: RunSettings,
+    work: Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[list[int]]:
+    """Samples from a full-precision checkpoint, always the same for the same arguments.
+
+    Args:
+        checkpoint: Open.
+        count: Sequences.
+        length: Tokens of each.
+        settings: Device and dtype of the forward pass.
+        work: Finished batches wait here for a run that is called again.
+        progress: Told the tokens written and wanted.
+
+    Raises:
+        CheckpointError: A tensor cannot be read.
+        CalibrationError: The model writes no usable text.
+    """
+    tokens = SamplingTokens.of(
+        Tokenizer.load(checkpoint.path), vocab_size=checkpoint.config.vocab_size, chat=False
+    )
+    sampled = self_sample(
+        _layers(checkpoint, settings),
+        SelfSamplingConfig(sequence_count=count, length=length),
+        tokens,
+        revision=checkpoint.revision,
+        work=work,
+        progress=progress,
+    )
+    return [[int(token) for token in row] for row in sampled.token_ids]
+
+
+def _layers(checkpoint: Checkpoint, settings: RunSettings) -> LayerSource:
+    """In memory if there is room: every token needs every layer."""
+    device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
+    streamed = StreamedLayers(checkpoint, dtype=dtype, device=device)
+    stored_bytes = getattr(torch, checkpoint.weight_dtype).itemsize
+    needed = checkpoint.stored_bytes // stored_bytes * dtype.itemsize
+    return ResidentLayers(streamed) if needed < _SHARE_OF_MEMORY * _free_bytes(device) else streamed
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
