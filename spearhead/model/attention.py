@@ -145,7 +145,7 @@ def paged_attention(
     to: it clears pages before it hands them out.
 
     Args:
-        query: ``(N, H, D)`` of all rows of the batch, scaled already.
+        query: float32 ``(N, H, D)`` of all rows of the batch, scaled already: weights are powers of two.
         cache: ``(slots, 2, KV, D)``, keys and values of one layer, new tokens included.
         group: Which rows and pages.
         window: The layer's sliding window.
@@ -156,9 +156,8 @@ def paged_attention(
     """
     kv_heads, head_dim = cache.shape[2:]
     batch, rows, pairs = group.batch, group.padded_rows, group.batch * kv_heads
-    queries = query[group.rows].to(torch.float32).view(batch, group.queries, kv_heads, -1, head_dim)
-    used = group.queries * queries.shape[3]
-    queries = queries.transpose(1, 2).reshape(pairs, used, head_dim)
+    queries = _by_kv_head(query.index_select(0, group.rows), group, kv_heads)
+    used = queries.shape[1]
     if rows > used:
         queries = torch.nn.functional.pad(queries, (0, 0, 0, rows - used))
     keys, values = _gather(cache, group, page_size)
@@ -177,11 +176,18 @@ def paged_attention(
     return flat if group.valid is None else flat[group.valid]
 
 
+def _by_kv_head(queries: Tensor, group: AttentionGroup, kv_heads: int) -> Tensor:
+    """(B Q, H, D) to (B KV, Q H / KV, D)."""
+    head_dim = queries.shape[-1]
+    split = queries.view(group.batch, group.queries, kv_heads, -1, head_dim)
+    return split.transpose(1, 2).reshape(group.batch * kv_heads, -1, head_dim)
+
+
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
     """Softmax attention: (B KV, R, D) queries over (B KV, L, D) keys and values."""
     scores = torch.bmm(queries, keys.transpose(1, 2))  # (B KV, R, L)
     scores.view(hidden.shape[0], -1, *hidden.shape[2:]).masked_fill_(hidden, float("-inf"))
-    weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+    weights = scores.sub_(scores.amax(-1, keepdim=True)).exp2_()
     return _weighted_sum(weights, values)
 
 
@@ -197,6 +203,8 @@ def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """Sum of values (B KV, L, D) by weights (B KV, R, L), divided by the sum of weights: (B KV, R, D)."""
     pairs, rows, length = weights.shape
     pieces = length // PIECE_TOKENS
+    if pieces == 1:
+        return torch.bmm(weights, values).div_(weights.sum(-1, keepdim=True))
     split = (
         weights.view(pairs, rows, pieces, PIECE_TOKENS).transpose(1, 2).contiguous()
     )  # (B KV, P, R, piece)

@@ -7,6 +7,7 @@ model share the decoder and the layout of the cache.
 
 import bisect
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -107,11 +108,14 @@ class Decoder:
         self.context_length = context_length
         self._device = device
         self._windows = frozenset(config.sliding_windows)
-        self._scale = config.head_dim**-0.5
+        # Attention takes powers of two, which torch computes several times faster than powers of e.
+        self._scale = config.head_dim**-0.5 * math.log2(math.e)
+        self._eps = torch.tensor(config.rms_norm_eps, device=device)
         frequencies, factor = inverse_frequencies(config.rope, config.head_dim)
         angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
-        self._cosines = (angles.cos() * factor).to(device)  # (context, head_dim / 2)
-        self._sines = (angles.sin() * factor).to(device)
+        cosines, sines = angles.cos() * factor, angles.sin() * factor
+        self._cosines = torch.cat((cosines, cosines), dim=-1).to(device)  # (context, head_dim)
+        self._sines = torch.cat((-sines, sines), dim=-1).to(device)
 
     @torch.inference_mode()
     def forward(
@@ -165,34 +169,34 @@ class Decoder:
         )
 
     def _per_head(self, table: Tensor) -> Tensor:
-        """(N, head_dim / 2) to (N, H + KV, head_dim / 2); queries get attention's scale as well."""
+        """(N, head_dim) to (N, H + KV, head_dim); queries get attention's scale as well."""
         config = self.config
         queries = (table * self._scale)[:, None].expand(-1, config.head_count, -1)
         return torch.cat((queries, table[:, None].expand(-1, config.kv_head_count, -1)), dim=1)
 
     def _layer(self, index: int, layer: LayerWeights, hidden: Tensor, step: _Step) -> Tensor:
-        eps = self.config.rms_norm_eps
-        attended = self._attention(index, layer, rms_norm(hidden, layer.input_norm, eps), step)
+        attended = self._attention(index, layer, rms_norm(hidden, layer.input_norm, self._eps), step)
         hidden = linear(attended, layer.output).add_(hidden)
-        gate_up = linear(rms_norm(hidden, layer.post_attention_norm, eps), layer.gate_up)
+        gate_up = linear(rms_norm(hidden, layer.post_attention_norm, self._eps), layer.gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
         return linear(F.silu(gate).mul_(up), layer.down).add_(hidden)
 
     def _attention(self, index: int, layer: LayerWeights, normed: Tensor, step: _Step) -> Tensor:
         config, count = self.config, step.row_count
         heads = linear(normed, layer.qkv).view(len(normed), -1, config.head_dim)  # (N, H + 2 KV, head_dim)
-        rotated = heads[:, : config.head_count + config.kv_head_count]
+        turning = heads[:, : config.head_count + config.kv_head_count]
         if layer.q_norm is not None and layer.k_norm is not None:
             norms = torch.cat(
                 (layer.q_norm.expand(config.head_count, -1), layer.k_norm.expand(config.kv_head_count, -1))
             )
-            rotated.copy_(rms_norm(rotated, norms, config.rms_norm_eps))
-        rotated.copy_(rotate(rotated, step.cosines, step.sines))
+            turning = rms_norm(turning, norms, self._eps)
+        rotated = rotate(turning, step.cosines, step.sines)
+        heads[:, config.head_count : -config.kv_head_count] = rotated[:, config.head_count :]
         cache, size = self.storage.layers[index], self.storage.page_size
         cache.view(len(cache), -1, config.head_dim).index_copy_(
             0, step.slots, heads[:count, config.head_count :]
         )
-        query, window = heads[:, : config.head_count], config.sliding_windows[index]
+        query, window = rotated[:, : config.head_count], config.sliding_windows[index]
         if len(step.groups) == 1 and step.groups[0].valid is None and not step.padding:
             # One group covers all rows in order.
             return paged_attention(query, cache, step.groups[0], window, size).to(normed.dtype)
@@ -205,28 +209,42 @@ class Decoder:
     def _logits(self, weights: ModelWeights, hidden: Tensor, logit_rows: Sequence[int]) -> Tensor:
         padding = self.row_blocks.padded(len(logit_rows)) - len(logit_rows)
         rows = torch.tensor([*logit_rows, *[0] * padding], dtype=torch.int64, device=self._device)
-        normed = rms_norm(hidden[rows], weights.final_norm, self.config.rms_norm_eps)
+        normed = rms_norm(hidden[rows], weights.final_norm, self._eps)
         return linear(normed, weights.head)[: len(logit_rows)].float().cpu()
 
 
-def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm over the last dimension, computed in float32, in the dtype of ``hidden``."""
-    wide = hidden.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
-    return (wide * scale).to(hidden.dtype) * weight
+def rms_norm(hidden: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
+    """Root-mean-square norm over the last dimension, computed in float32, in the dtype of ``hidden``.
+
+    Args:
+        hidden: ``(..., D)``.
+        weight: Broadcasts to ``hidden``.
+        eps: float32 scalar.
+    """
+    wide = hidden.to(torch.float32, copy=True)
+    norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scale = torch.addcmul(eps, norm, norm, value=1 / wide.shape[-1]).rsqrt_()
+    return wide.mul_(scale).to(hidden.dtype).mul_(weight)
 
 
 def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Rotary embedding of ``(N, heads, head_dim)`` by ``(N, heads, head_dim / 2)``; float32."""
-    first, second = heads.float().chunk(2, dim=-1)
-    return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1)
+    """Rotary embedding, float32.
+
+    Args:
+        heads: ``(N, heads, head_dim)``.
+        cosines: float32 of the same shape; its halves are equal.
+        sines: float32 of the same shape; the first half is negated.
+    """
+    wide = heads.float()
+    return torch.addcmul(wide * cosines, wide.roll(wide.shape[-1] // 2, -1), sines)
 
 
 def linear(x: Tensor, weights: LinearWeights) -> Tensor:
     """``x weightᵀ + bias`` plus the compensators of each row range; (rows, K) to (rows, N)."""
-    # Row invariance is proved for at most MAX_ROWS at once.
-    parts = [multiply(part, weights.weight, weights.bias) for part in torch.split(x, MAX_ROWS)]
-    y = parts[0] if len(parts) == 1 else torch.cat(parts)
+    if len(x) <= MAX_ROWS:
+        y = multiply(x, weights.weight, weights.bias)
+    else:  # row invariance is proved for at most MAX_ROWS at once
+        y = torch.cat([multiply(part, weights.weight, weights.bias) for part in torch.split(x, MAX_ROWS)])
     for placed in weights.compensators:
         gate = placed.gate
         correction = compensate(

@@ -27,7 +27,8 @@ def run(query, kv, segments, window=None, row_block=4):
     )
     output = torch.full((len(query), HEADS * HEAD_DIM), float("nan"))
     for group in groups:
-        output[group.valid_rows] = paged_attention(query, kv, group, window, PAGE)
+        # The decoder scales queries for powers of two; the formula has powers of e.
+        output[group.valid_rows] = paged_attention(query * math.log2(math.e), kv, group, window, PAGE)
     return output
 
 
