@@ -133,7 +133,9 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, window: int | None, past:
     if start == 0 and (window is None or count <= window):
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
     if count == 1 and (window is None or start < window):
-        return F.scaled_dot_product_attention(query, key, value, enable_gqa=grouped)
+        # The query heads of a group become rows of one product: nothing is repeated for them.
+        rows = query.reshape(*key.shape[:2], -1, query.shape[-1])
+        return F.scaled_dot_product_attention(rows, key, value).reshape(query.shape)
     places = torch.arange(start + count, device=query.device)
     distance = places[start:, None] - places[None]
     seen = (distance >= 0) & (distance < (window or start + count))

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spearhead.quant.head_logits import head_logits
+
 
 def kl_of_hidden(
     teacher: Tensor,
@@ -40,7 +42,7 @@ def token_kl(
     """KL divergence of each token, float32 ``(T,)``, without gradients."""
     with torch.no_grad():
         parts = [
-            _kl_rows(t @ teacher_head.T, s @ student_head.T)[0]
+            _kl_rows(head_logits(t, teacher_head), head_logits(s, student_head))[0]
             for t, s in zip(
                 torch.split(teacher, chunk_tokens), torch.split(student, chunk_tokens), strict=True
             )
@@ -64,7 +66,9 @@ class _HiddenKl(torch.autograd.Function):
         gradient = torch.empty_like(student)
         for start in range(0, len(student), chunk_tokens):
             rows = slice(start, start + chunk_tokens)
-            kl, difference = _kl_rows(teacher[rows] @ teacher_head.T, student[rows] @ student_head.T)
+            kl, difference = _kl_rows(
+                head_logits(teacher[rows], teacher_head), head_logits(student[rows], student_head)
+            )
             loss += (kl * shares[rows]).sum()
             gradient[rows] = (difference * shares[rows, None]).to(student.dtype) @ student_head
         context.save_for_backward(gradient)
@@ -78,8 +82,8 @@ class _HiddenKl(torch.autograd.Function):
 
 def _kl_rows(teacher_logits: Tensor, student_logits: Tensor) -> tuple[Tensor, Tensor]:
     """KL of each row, and the difference of the two distributions."""
-    log_p = torch.log_softmax(teacher_logits.float(), dim=-1)
-    log_q = torch.log_softmax(student_logits.float(), dim=-1)
+    log_p = torch.log_softmax(teacher_logits, dim=-1)
+    log_q = torch.log_softmax(student_logits, dim=-1)
     p = log_p.exp()
     kl = (p * (log_p - log_q)).sum(-1)
     return kl, log_q.exp_().sub_(p)

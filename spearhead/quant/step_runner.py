@@ -1,7 +1,6 @@
-"""One update of the optimiser, run eagerly or replayed as a CUDA graph."""
+"""One update of the optimiser: run as it comes, or captured once and replayed as a CUDA graph."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,101 +8,125 @@ from torch.nn.utils import clip_grad_norm_
 
 from spearhead.quant.lesson import Lesson
 
-if TYPE_CHECKING:
-    from spearhead.quant.training import ParameterGroup
-
-Update = Callable[[Lesson, float], Tensor]
-"""Takes a batch and a share of the peak learning rates; returns the loss, on the device."""
-
-Loss = Callable[[Lesson], Tensor]
 _WARM_UPS = 3
 
 
-def eager_step(
-    loss_of: Loss, groups: "Sequence[ParameterGroup]", clip_norm: float, example: Lesson
-) -> Update:
-    """Runs each update as it comes.
+class Stepper:
+    """Takes updates; owns the optimiser's averages.
+
+    With a capturable optimiser, forward pass, backward pass and update become one launch.
 
     Args:
-        loss_of: Loss of a batch.
-        groups: What is trained.
+        loss_of: Loss of a batch; must not synchronise when it is captured. All batches have one shape.
+        optimizer: Each group holds its peak learning rate under ``peak``.
         clip_norm: Largest norm of all gradients together.
-        example: A batch; unused here.
     """
-    optimizer = _optimizer(groups, capturable=False)
 
-    def update(batch: Lesson, rate_share: float) -> Tensor:
-        for settings, group in zip(optimizer.param_groups, groups, strict=True):
-            settings["lr"] = rate_share * group.learning_rate
-        return _one_update(optimizer, loss_of, batch, clip_norm)
+    def __init__(
+        self, loss_of: Callable[[Lesson], Tensor], optimizer: torch.optim.AdamW, clip_norm: float
+    ) -> None:
+        self._loss_of = loss_of
+        self._optimizer = optimizer
+        self._clip_norm = clip_norm
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._captures = bool(optimizer.param_groups[0]["capturable"])
+        self._captured: tuple[torch.cuda.CUDAGraph, Lesson, Tensor] | None = None
+        self._loaded: Sequence[Tensor] = ()
 
-    return update
+    def __call__(self, batch: Lesson, rate_share: float) -> Tensor:
+        """One update.
 
+        Args:
+            batch: On the device of the parameters.
+            rate_share: Of the peak learning rates.
 
-def graphed_step(
-    loss_of: Loss, groups: "Sequence[ParameterGroup]", clip_norm: float, example: Lesson
-) -> Update:
-    """Captures forward, backward and optimiser once; an update is then one launch.
-
-    Args:
-        loss_of: Loss of a batch; must not synchronise.
-        groups: What is trained, on a CUDA device.
-        clip_norm: Largest norm of all gradients together.
-        example: A batch on the device; all batches have its shapes.
-    """
-    optimizer = _optimizer(groups, capturable=True)
-    batch = Lesson(
-        token_ids=example.token_ids.clone(), weight=example.weight.clone(), teacher=example.teacher.clone()
-    )
-    parameters = [parameter for group in groups for parameter in group.parameters]
-    before = [parameter.detach().clone() for parameter in parameters]
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_UPS):
-            _one_update(optimizer, loss_of, batch, clip_norm)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = _one_update(optimizer, loss_of, batch, clip_norm)
-    # The warm-ups were no training: parameters and the optimiser's averages start anew.
-    with torch.no_grad():
-        for parameter, value in zip(parameters, before, strict=True):
-            parameter.copy_(value)
-            for average in optimizer.state[parameter].values():
-                average.zero_()
-
-    def update(new: Lesson, rate_share: float) -> Tensor:
-        batch.token_ids.copy_(new.token_ids)
-        batch.weight.copy_(new.weight)
-        batch.teacher.copy_(new.teacher)
-        for settings, group in zip(optimizer.param_groups, groups, strict=True):
-            settings["lr"].fill_(rate_share * group.learning_rate)
+        Returns:
+            The loss before the update, on the device.
+        """
+        if not self._captures:
+            self._set_rates(rate_share)
+            return self._update(batch)
+        if self._captured is None:
+            self._captured = self._capture(batch)
+        graph, held, loss = self._captured
+        held.token_ids.copy_(batch.token_ids)
+        held.weight.copy_(batch.weight)
+        held.teacher.copy_(batch.teacher)
+        self._set_rates(rate_share)
         graph.replay()
         return loss.clone()
 
-    return update
+    def state(self) -> tuple[Tensor, ...]:
+        """Copies of the optimiser's averages, parameter after parameter; empty before the first update."""
+        return tuple(
+            torch.as_tensor(value).detach().clone()
+            for parameter in self._parameters
+            for _, value in sorted(self._optimizer.state[parameter].items())
+        )
 
+    def load(self, averages: Sequence[Tensor]) -> None:
+        """Goes on from averages of :meth:`state`."""
+        self._loaded = averages
+        if not averages:
+            return
+        if not self._captures:
+            self._create_averages()
+            self._put(averages)
 
-def _optimizer(groups: "Sequence[ParameterGroup]", *, capturable: bool) -> torch.optim.AdamW:
-    settings = [
-        {
-            "params": list(group.parameters),
-            "weight_decay": group.weight_decay,
-            "lr": torch.tensor(group.learning_rate, device=group.parameters[0].device)
-            if capturable
-            else group.learning_rate,
-        }
-        for group in groups
-    ]
-    return torch.optim.AdamW(settings, betas=(0.9, 0.95), capturable=capturable, fused=capturable or None)
+    def _create_averages(self) -> None:
+        """An update with no gradient and no rate creates the averages and changes nothing else."""
+        for parameter in self._parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        before = [parameter.detach().clone() for parameter in self._parameters]
+        self._optimizer.step()
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters, before, strict=True):
+                parameter.copy_(value)
 
+    def _put(self, averages: Sequence[Tensor]) -> None:
+        places = [
+            value
+            for parameter in self._parameters
+            for _, value in sorted(self._optimizer.state[parameter].items())
+        ]
+        with torch.no_grad():
+            for place, value in zip(places, averages or [torch.zeros(())] * len(places), strict=True):
+                place.copy_(value)
 
-def _one_update(optimizer: torch.optim.AdamW, loss_of: Loss, batch: Lesson, clip_norm: float) -> Tensor:
-    loss = loss_of(batch)
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    clip_grad_norm_(parameters, clip_norm)
-    optimizer.step()
-    return loss.detach()
+    def _set_rates(self, share: float) -> None:
+        for group in self._optimizer.param_groups:
+            if self._captures:
+                group["lr"].fill_(share * group["peak"])
+            else:
+                group["lr"] = share * group["peak"]
+
+    def _capture(self, example: Lesson) -> tuple[torch.cuda.CUDAGraph, Lesson, Tensor]:
+        batch = Lesson(
+            token_ids=example.token_ids.clone(),
+            weight=example.weight.clone(),
+            teacher=example.teacher.clone(),
+        )
+        before = [parameter.detach().clone() for parameter in self._parameters]
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                self._update(batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = self._update(batch)
+        # The warm-ups were no training.
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters, before, strict=True):
+                parameter.copy_(value)
+        self._put(self._loaded)
+        return graph, batch, loss
+
+    def _update(self, batch: Lesson) -> Tensor:
+        loss = self._loss_of(batch)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        clip_grad_norm_(self._parameters, self._clip_norm)
+        self._optimizer.step()
+        return loss.detach()

@@ -1,7 +1,7 @@
 """The compensated model while it is trained: frozen 4-bit weights, trainable factors and gates."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,112 +9,141 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.compensator import GATE_INPUT_LIMIT
-from spearhead.quant.decoder import plain_linear
-from spearhead.quant.factor_precision import FactorBits, round_factor
-from spearhead.quant.low_rank import LowRank
+from spearhead.model.checkpoint.factor_codec import FactorBits
+from spearhead.quant.decoder import Linear, plain_linear
+from spearhead.quant.factor_precision import round_factor
+
+# Tensor cores want ranks that are multiples of this; the components that fill up are zero and stay zero.
+_ALIGNMENT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateShape:
-    """The gate's bottleneck.
+class Factors:
+    """One compensator's factors and gate, float32.
 
     Attributes:
-        width: h, hidden units.
-        seed: Of the first layer's random weights; the second starts at zero.
+        a: ``(R, K)``.
+        b: ``(N, R)``.
+        gate: ``w1 (h, R)``, ``b1 (h,)``, ``w2 (R, h)``, ``b2 (R,)``, or ``None`` = static.
     """
 
-    width: int
-    seed: int = 0
-
-    @classmethod
-    def for_rank(cls, rank: int, seed: int = 0) -> "GateShape":
-        """About a quarter of the rank, at least 4 and a multiple of 4."""
-        return cls(width=max(4, 4 * math.ceil(rank / 16)), seed=seed)
+    a: Tensor
+    b: Tensor
+    gate: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
 
-class TrainableGate(nn.Module):
-    """2 sigmoid(w2 silu(w1 z + b1) + b2); exactly 1 at the start.
+def gate_width(rank: int) -> int:
+    """Hidden units of a gate: about a quarter of the rank, at least 4 and a multiple of 4."""
+    return max(4, 4 * math.ceil(rank / 16))
+
+
+def identity_gate(rank: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A gate that is exactly 1 and ready to learn: the second layer is zero, the first random."""
+    width = gate_width(rank)
+    w1 = torch.randn(width, rank, generator=torch.Generator().manual_seed(seed)) / math.sqrt(rank)
+    return w1, torch.zeros(width), torch.zeros(rank, width), torch.zeros(rank)
+
+
+class Student(nn.Module):
+    """Compensators of many modules, trained together.
+
+    Factors of equal width lie in one matrix, so that rounding and the optimiser take a few operations instead
+    of a few for each of hundreds of modules.
 
     Args:
-        rank: R.
-        shape: The bottleneck.
-        device: Where it lives.
+        start: Full module name to where its training starts; all on one device afterwards.
+        bits: How factors will be stored.
+        device: Where they are trained.
     """
 
-    def __init__(self, rank: int, shape: GateShape, device: torch.device) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(shape.seed)
-        w1 = torch.randn(shape.width, rank, generator=generator) / math.sqrt(rank)
-        self.w1 = nn.Parameter(w1.to(device))
-        self.b1 = nn.Parameter(torch.zeros(shape.width, device=device))
-        self.w2 = nn.Parameter(torch.zeros(rank, shape.width, device=device))
-        self.b2 = nn.Parameter(torch.zeros(rank, device=device))
-
-    def forward(self, code: Tensor) -> Tensor:
-        """Gates of codes ``(..., R)``, float32, each in (0, 2)."""
-        limited = code.float().clamp(-GATE_INPUT_LIMIT, GATE_INPUT_LIMIT)
-        hidden = F.silu(F.linear(limited, self.w1, self.b1))
-        return 2 * torch.sigmoid(F.linear(hidden, self.w2, self.b2))
-
-
-class TrainableCompensator(nn.Module):
-    """y += B (gate(A x) * A x), with A and B seen as they will be stored.
-
-    Args:
-        start: Where training starts.
-        bits: How factors are stored.
-        gate: ``None`` = static.
-        device: Where it lives.
-    """
-
-    def __init__(
-        self, start: LowRank, bits: FactorBits, gate: GateShape | None, device: torch.device
-    ) -> None:
+    def __init__(self, start: Mapping[str, Factors], bits: FactorBits, device: torch.device) -> None:
         super().__init__()
         self.bits: FactorBits = bits
-        self.a = nn.Parameter(start.a.to(device, torch.float32).clone())  # (R, K)
-        self.bt = nn.Parameter(
-            start.b.T.to(device, torch.float32).clone(memory_format=torch.contiguous_format)
+        self.ranks = {module: len(factors.a) for module, factors in start.items()}
+        self._places: dict[int, list[tuple[str, str, int]]] = {}
+        rows: dict[int, list[Tensor]] = {}
+        for module, factors in start.items():
+            for part, matrix in (("a", factors.a), ("b", factors.b.T)):
+                rank, width = matrix.shape
+                padded = -(-rank // _ALIGNMENT) * _ALIGNMENT
+                self._places.setdefault(width, []).append((module, part, padded))
+                filled = F.pad(matrix.float().to(device), (0, 0, 0, padded - rank))
+                rows.setdefault(width, []).append(filled)
+        self.factors = nn.ParameterDict(
+            {str(width): nn.Parameter(torch.cat(parts)) for width, parts in rows.items()}
         )
-        self.gate = None if gate is None else TrainableGate(len(self.a), gate, device)
+        self.gates = nn.ParameterDict()
+        self._gated = {module for module, factors in start.items() if factors.gate is not None}
+        for module, factors in start.items():
+            for part, tensor in zip(("w1", "b1", "w2", "b2"), factors.gate or (), strict=False):
+                self.gates[_key(module, part)] = nn.Parameter(tensor.detach().float().to(device).clone())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The correction, ``(..., N)`` in the dtype of ``x`` ``(..., K)``."""
-        code = F.linear(x, round_factor(self.a, self.bits).to(x.dtype))
-        if self.gate is not None:
-            code = code * self.gate(code).to(x.dtype)
-        return code @ round_factor(self.bt, self.bits).to(x.dtype)
+    def linear(self, dtype: torch.dtype) -> Linear:
+        """The projections with corrections, as the parameters are now; make a new one for each forward pass.
 
-    def stored(self) -> tuple[Tensor, Tensor]:
-        """A ``(R, K)`` and B ``(N, R)`` as they are used, float32."""
-        with torch.no_grad():
-            return round_factor(self.a, self.bits), round_factor(self.bt, self.bits).T.contiguous()
+        Args:
+            dtype: Of the activations.
+        """
+        used = self._rounded(dtype)
 
+        def compensated(module: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            y = plain_linear(module, x, weight, bias)
+            pair = used.get(module)
+            if pair is None:
+                return y
+            code = F.linear(x, pair["a"])
+            if module in self._gated:
+                rank = self.ranks[module]
+                scaled = code[..., :rank] * self._gate(module, code[..., :rank]).to(code.dtype)
+                return y + scaled @ pair["b"][:rank]
+            return y + code @ pair["b"]
 
-class CompensatedLinear:
-    """A :data:`~spearhead.quant.decoder.Linear` that adds compensators.
+        return compensated
 
-    Args:
-        compensators: Full module name to its compensator; modules without one are left alone.
-    """
-
-    def __init__(self, compensators: Mapping[str, TrainableCompensator]) -> None:
-        self.compensators = compensators
-
-    def __call__(self, module: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The projection plus its correction."""
-        y = plain_linear(module, x, weight, bias)
-        compensator = self.compensators.get(module)
-        return y if compensator is None else y + compensator(x)
-
-    def factor_parameters(self) -> Iterator[nn.Parameter]:
+    def factor_parameters(self) -> Sequence[nn.Parameter]:
         """A and B of every module."""
-        for compensator in self.compensators.values():
-            yield compensator.a
-            yield compensator.bt
+        return list(self.factors.values())
 
-    def gate_parameters(self) -> Iterator[nn.Parameter]:
-        """Everything inside gates."""
-        for compensator in self.compensators.values():
-            if compensator.gate is not None:
-                yield from compensator.gate.parameters()
+    def gate_parameters(self) -> Sequence[nn.Parameter]:
+        """Everything inside gates; empty without gates."""
+        return list(self.gates.values())
+
+    def trained(self) -> dict[str, Factors]:
+        """The factors as training left them, not rounded, on the CPU; a start for further training."""
+        with torch.no_grad():
+            split = self._split({width: bank.detach() for width, bank in self.factors.items()})
+            return {module: self._factors(module, pair) for module, pair in split.items()}
+
+    def _factors(self, module: str, pair: Mapping[str, Tensor]) -> Factors:
+        rank = self.ranks[module]
+        gate = None
+        if module in self._gated:
+            w1, b1, w2, b2 = (self.gates[_key(module, part)] for part in ("w1", "b1", "w2", "b2"))
+            gate = (w1.detach().cpu(), b1.detach().cpu(), w2.detach().cpu(), b2.detach().cpu())
+        return Factors(a=pair["a"][:rank].cpu(), b=pair["b"][:rank].T.cpu().contiguous(), gate=gate)
+
+    def _rounded(self, dtype: torch.dtype) -> dict[str, dict[str, Tensor]]:
+        return self._split(
+            {width: round_factor(bank, self.bits).to(dtype) for width, bank in self.factors.items()}
+        )
+
+    def _split(self, banks: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        found: dict[str, dict[str, Tensor]] = {}
+        for width, bank in banks.items():
+            places = self._places[int(width)]
+            # One split has one backward operation; a slice each would have hundreds.
+            for (module, part, _), rows in zip(
+                places, torch.split(bank, [count for _, _, count in places]), strict=True
+            ):
+                found.setdefault(module, {})[part] = rows
+        return found
+
+    def _gate(self, module: str, code: Tensor) -> Tensor:
+        w1, b1, w2, b2 = (self.gates[_key(module, part)] for part in ("w1", "b1", "w2", "b2"))
+        limited = code.float().clamp(-GATE_INPUT_LIMIT, GATE_INPUT_LIMIT)
+        return 2 * torch.sigmoid(F.linear(F.silu(F.linear(limited, w1, b1)), w2, b2))
+
+
+def _key(module: str, part: str) -> str:
+    # Parameter names may not hold dots.
+    return f"{module}/{part}".replace(".", ":")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,7 +15,9 @@ from spearhead.quant.decoder import Linear, Rotary, layer_forward, rms_norm
 from spearhead.quant.kl_loss import kl_of_hidden, token_kl
 from spearhead.quant.layers import LayerSource
 from spearhead.quant.lesson import Lesson, shuffled
-from spearhead.quant.step_runner import eager_step, graphed_step
+from spearhead.quant.step_runner import Stepper
+from spearhead.quant.student import Student
+from spearhead.quant.training_journal import CurvePoint, TrainingState, load_state, save_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class TrainingConfig:
 
     steps: int = 400
     sequences_per_step: int = 16
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     gate_learning_rate: float = 5e-3
     gate_weight_decay: float = 0.0
     warm_up: float = 0.05
@@ -49,6 +52,14 @@ class TrainingConfig:
     chunk_tokens: int = 2048
     recompute_layers: bool = False
 
+    def __post_init__(self) -> None:
+        limits = {"steps": 0, "sequences_per_step": 1, "evaluate_every": 1, "patience": 0, "chunk_tokens": 1}
+        for name, least in limits.items():
+            if getattr(self, name) < least:
+                raise CalibrationError(
+                    f"training: {name} is {getattr(self, name)}; it must be at least {least}"
+                )
+
     def rate_share(self, step: int) -> float:
         """The learning rate of a step (from 0) as a share of its peak."""
         rising = max(1, round(self.warm_up * self.steps))
@@ -58,23 +69,8 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
-    """One look at the losses.
-
-    Attributes:
-        step: Updates so far.
-        train_kl: Mean over the updates since the last look, nats a token; NaN before the first.
-        held_out_kl: Nats a token.
-    """
-
-    step: int
-    train_kl: float
-    held_out_kl: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
-    """What training reached; the parameters are those of the best look.
+    """What training reached; the student's parameters are those of the best look.
 
     Attributes:
         curve: All looks, the untrained state first.
@@ -87,19 +83,54 @@ class TrainingResult:
     stopped_early: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterGroup:
-    """Parameters that share a learning rate.
+def train(
+    source: LayerSource,
+    student: Student,
+    teacher_head: Tensor,
+    lesson: Lesson,
+    held_out: Lesson,
+    config: TrainingConfig,
+    *,
+    journal: Path | None = None,
+    progress: Callable[[int, CurvePoint | None], None] | None = None,
+) -> TrainingResult:
+    """Minimises the KL divergence and keeps the parameters that do best on held-out sequences.
 
-    Attributes:
-        parameters: They need gradients.
-        learning_rate: At its peak.
-        weight_decay: Pulls them towards zero.
+    On a GPU the whole update is one CUDA graph.
+
+    Args:
+        source: The student's frozen weights.
+        student: What is trained.
+        teacher_head: ``(V, D)``, in the dtype of the lesson.
+        lesson: Training sequences.
+        held_out: Sequences that only decide.
+        config: How long and how fast.
+        journal: Written at each look; if it exists, training goes on from there. It belongs to these
+            arguments: give another name when they change.
+        progress: Called after each step with the number of steps so far, and the look if there was one.
+
+    Raises:
+        CalibrationError: The loss is not finite, or the journal cannot be read or written.
     """
-
-    parameters: Sequence[Parameter]
-    learning_rate: float
-    weight_decay: float = 0.0
+    run = _Run(source, student, teacher_head, lesson, held_out, config)
+    state = run.begin(journal)
+    report = progress or (lambda _step, _point: None)
+    batches = shuffled(len(lesson.token_ids), config.sequences_per_step, config.steps, config.seed)
+    losses: list[Tensor] = []
+    for step in range(state.step, config.steps):
+        if run.out_of_patience(state):
+            break
+        losses.append(run.update(batches[step], config.rate_share(step)))
+        if (step + 1) % config.evaluate_every and step + 1 < config.steps:
+            report(step + 1, None)
+            continue
+        state = run.look(state, step + 1, losses)
+        losses = []
+        if journal is not None:
+            save_state(journal, state)
+        report(step + 1, state.curve[-1])
+    run.keep(state)
+    return TrainingResult(curve=state.curve, best=state.best, stopped_early=run.out_of_patience(state))
 
 
 def student_hidden(
@@ -119,10 +150,10 @@ def student_hidden(
     return rms_norm(hidden, source.final_norm, source.config.rms_norm_eps)
 
 
-def held_out_kl(
+def sequence_kl(
     source: LayerSource, linear: Linear, teacher_head: Tensor, lesson: Lesson, *, batch_size: int
 ) -> Tensor:
-    """KL of each held-out sequence, float64 ``(S,)``, nats a token; on the CPU."""
+    """Mean KL of each sequence, float64 ``(S,)``, nats a token; on the CPU."""
     rotary = Rotary.build(source.config, lesson.token_ids.shape[1], source.device)
     means = []
     with torch.no_grad():
@@ -135,95 +166,108 @@ def held_out_kl(
     return torch.cat(means).cpu()
 
 
-def train(
-    source: LayerSource,
-    linear: Linear,
-    groups: Sequence[ParameterGroup],
-    teacher_head: Tensor,
-    lesson: Lesson,
-    held_out: Lesson,
-    config: TrainingConfig,
-    progress: Callable[[CurvePoint], None] | None = None,
-) -> TrainingResult:
-    """Minimises the KL divergence and keeps the parameters that do best on held-out sequences.
+class _Run:
+    """One training run: the model, the data and the optimiser."""
 
-    On a GPU the whole update is one CUDA graph.
+    def __init__(
+        self,
+        source: LayerSource,
+        student: Student,
+        teacher_head: Tensor,
+        lesson: Lesson,
+        held_out: Lesson,
+        config: TrainingConfig,
+    ) -> None:
+        self._source, self._student, self._teacher_head = source, student, teacher_head
+        self._lesson, self._held_out, self._config = lesson, held_out, config
+        self._rotary = Rotary.build(source.config, lesson.token_ids.shape[1], source.device)
+        self._parameters: list[Parameter] = [*student.factor_parameters(), *student.gate_parameters()]
+        self._stepper = Stepper(self._loss, self._optimizer(), config.clip_norm)
 
-    Args:
-        source: The student's frozen weights.
-        linear: Adds what is trained.
-        groups: What is trained.
-        teacher_head: ``(V, D)``.
-        lesson: Training sequences.
-        held_out: Sequences that only decide.
-        config: How long and how fast.
-        progress: Called at each look.
+    def begin(self, journal: Path | None) -> TrainingState:
+        """The state in the journal, or the untrained one after a first look."""
+        if journal is not None and journal.exists():
+            state = load_state(journal, self._parameters)
+            self._put(state.parameters)
+            self._stepper.load(state.averages)
+            return state
+        empty = TrainingState(step=0, curve=(), parameters=(), averages=(), best_parameters=())
+        return self.look(empty, 0, [])
 
-    Raises:
-        CalibrationError: The loss is not finite.
-    """
-    parameters = [parameter for group in groups for parameter in group.parameters]
-    rotary = Rotary.build(source.config, lesson.token_ids.shape[1], source.device)
+    def update(self, indices: Tensor, rate_share: float) -> Tensor:
+        batch = self._lesson.rows(indices.to(self._lesson.token_ids.device)).to(self._source.device)
+        return self._stepper(batch, rate_share)
 
-    def loss_of(batch: Lesson) -> Tensor:
+    def look(self, state: TrainingState, step: int, losses: Sequence[Tensor]) -> TrainingState:
+        """The state after ``step`` updates."""
+        config = self._config
+        linear = self._student.linear(self._source.dtype)
+        held_out_kl = float(
+            sequence_kl(
+                self._source, linear, self._teacher_head, self._held_out, batch_size=config.sequences_per_step
+            ).mean()
+        )
+        train_kl = float(torch.stack(list(losses)).mean()) if losses else None
+        if not math.isfinite(held_out_kl + (train_kl or 0.0)):
+            raise CalibrationError(
+                f"the loss is not finite at step {step} (train {train_kl}, held out {held_out_kl}); lower "
+                f"the learning rate ({config.learning_rate:g}) or compute in float32"
+            )
+        point = CurvePoint(step=step, train_kl=train_kl, held_out_kl=held_out_kl)
+        now = tuple(parameter.detach().clone() for parameter in self._parameters)
+        better = not state.curve or held_out_kl < state.best.held_out_kl
+        return TrainingState(
+            step=step,
+            curve=(*state.curve, point),
+            parameters=now,
+            averages=self._stepper.state(),
+            best_parameters=now if better else state.best_parameters,
+        )
+
+    def out_of_patience(self, state: TrainingState) -> bool:
+        """Whether enough looks have passed without a new best."""
+        since = len(state.curve) - 1 - state.curve.index(state.best)
+        return bool(self._config.patience) and since >= self._config.patience
+
+    def keep(self, state: TrainingState) -> None:
+        """Leaves the student at its best."""
+        self._put(state.best_parameters)
+
+    def _put(self, values: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters, values, strict=True):
+                parameter.copy_(value)
+
+    def _loss(self, batch: Lesson) -> Tensor:
         hidden = student_hidden(
-            source, batch.token_ids, linear, rotary, recompute_layers=config.recompute_layers
+            self._source,
+            batch.token_ids,
+            self._student.linear(self._source.dtype),
+            self._rotary,
+            recompute_layers=self._config.recompute_layers,
         )
         return kl_of_hidden(
             batch.teacher.flatten(0, 1),
             hidden.flatten(0, 1),
-            teacher_head,
-            source.head,
+            self._teacher_head,
+            self._source.head,
             batch.weight.flatten(),
-            chunk_tokens=config.chunk_tokens,
+            chunk_tokens=self._config.chunk_tokens,
         )
 
-    def look(step: int, losses: list[Tensor]) -> CurvePoint:
-        kl = held_out_kl(source, linear, teacher_head, held_out, batch_size=config.sequences_per_step)
-        train_kl = float(torch.stack(losses).mean()) if losses else math.nan
-        point = CurvePoint(step=step, train_kl=train_kl, held_out_kl=float(kl.mean()))
-        if not math.isfinite(point.held_out_kl) or (losses and not math.isfinite(train_kl)):
-            raise CalibrationError(
-                f"the loss is not finite at step {step} (train {train_kl}, held out {point.held_out_kl}); "
-                f"lower the learning rate ({config.learning_rate:g}) or compute in float32"
-            )
-        if progress is not None:
-            progress(point)
-        return point
-
-    batches = shuffled(len(lesson.token_ids), config.sequences_per_step, config.steps, config.seed)
-    curve = [look(0, [])]
-    best, kept = curve[0], _snapshot(parameters)
-    runner = graphed_step if source.device.type == "cuda" else eager_step
-    place = lesson.token_ids.device
-    first = lesson.rows(batches[0].to(place)).to(source.device) if batches else None
-    update = runner(loss_of, groups, config.clip_norm, first) if first is not None else None
-    losses: list[Tensor] = []
-    worse = 0
-    for step, indices in enumerate(batches):
-        assert update is not None
-        losses.append(update(lesson.rows(indices.to(place)).to(source.device), config.rate_share(step)))
-        if (step + 1) % config.evaluate_every and step + 1 < config.steps:
-            continue
-        curve.append(look(step + 1, losses))
-        losses = []
-        if curve[-1].held_out_kl < best.held_out_kl:
-            best, kept, worse = curve[-1], _snapshot(parameters), 0
-        else:
-            worse += 1
-        if config.patience and worse >= config.patience:
-            break
-    _restore(parameters, kept)
-    return TrainingResult(
-        curve=tuple(curve), best=best, stopped_early=bool(config.patience and worse >= config.patience)
-    )
-
-
-def _snapshot(parameters: Sequence[Parameter]) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in parameters]
-
-
-def _restore(parameters: Sequence[Parameter], values: Sequence[Tensor]) -> None:
-    with torch.no_grad():
-        for parameter, value in zip(parameters, values, strict=True):
-            parameter.copy_(value)
+    def _optimizer(self) -> torch.optim.AdamW:
+        config, graphed = self._config, self._source.device.type == "cuda"
+        groups = [(self._student.factor_parameters(), config.learning_rate, 0.0)]
+        if gates := self._student.gate_parameters():
+            groups.append((gates, config.gate_learning_rate, config.gate_weight_decay))
+        settings = [
+            {
+                "params": list(parameters),
+                # A graph reads its rates from device memory.
+                "lr": torch.tensor(rate, device=self._source.device) if graphed else rate,
+                "weight_decay": decay,
+                "peak": rate,
+            }
+            for parameters, rate, decay in groups
+        ]
+        return torch.optim.AdamW(settings, betas=(0.9, 0.95), capturable=graphed, fused=graphed or None)

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 
 from spearhead.errors import CalibrationError
+from spearhead.model.checkpoint.factor_codec import FactorBits
 from spearhead.quant.allocation.module_bytes import ModuleShape, compensator_bytes
-from spearhead.quant.factor_precision import FACTOR_BITS, FactorBits
+from spearhead.quant.factor_precision import FACTOR_BITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

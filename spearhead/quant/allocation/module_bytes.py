@@ -3,10 +3,11 @@
 import math
 from dataclasses import dataclass
 
-from spearhead.quant.factor_precision import FactorBits
-from spearhead.quant.student import GateShape
+from spearhead.model.checkpoint.factor_codec import FactorBits
+from spearhead.quant.student import gate_width
 
-_FLOAT_BYTES = 2  # bfloat16, of scales and gates too
+_FLOAT_BYTES = 2  # bfloat16, of gates too
+_SCALE_BYTES = 4
 _WORD_BYTES = 4
 
 
@@ -30,7 +31,7 @@ class ModuleShape:
 def compensator_bytes(module: ModuleShape, rank: int, *, factor_bits: FactorBits, gated: bool) -> int:
     """Bytes of A ``(rank, K)``, B ``(N, rank)`` and, if gated, the gate's four tensors.
 
-    16 bits are bfloat16. 8 and 4 bits are codes with a bfloat16 scale for each rank component of A and of B;
+    16 bits are bfloat16. 8 and 4 bits are codes with a float32 scale for each rank component of A and of B;
     4-bit codes fill int32 words, one component after the other, each padded to a whole word.
     """
     factors = _factor_bytes(module.inputs, factor_bits) + _factor_bytes(module.outputs, factor_bits)
@@ -52,12 +53,12 @@ def _factor_bytes(width: int, factor_bits: FactorBits) -> int:
     if factor_bits == 16:
         return _FLOAT_BYTES * width
     if factor_bits == 8:
-        return width + _FLOAT_BYTES
-    return _WORD_BYTES * math.ceil(width / 8) + _FLOAT_BYTES
+        return width + _SCALE_BYTES
+    return _WORD_BYTES * math.ceil(width / 8) + _SCALE_BYTES
 
 
 def _gate_bytes(rank: int) -> int:
     if rank == 0:
         return 0
-    hidden = GateShape.for_rank(rank).width
+    hidden = gate_width(rank)
     return _FLOAT_BYTES * (2 * rank * hidden + hidden + rank)

@@ -1,7 +1,7 @@
 import pytest
 
+from spearhead.model.checkpoint.factor_codec import FactorBits
 from spearhead.quant.allocation import ModuleShape, compensator_bytes, device_bytes
-from spearhead.quant.factor_precision import FactorBits
 
 COLUMN = ModuleShape(name="up", outputs=1536, inputs=576, row_parallel=False)
 ROW = ModuleShape(name="down", outputs=576, inputs=1537, row_parallel=True)
@@ -11,8 +11,8 @@ ROW = ModuleShape(name="down", outputs=576, inputs=1537, row_parallel=True)
     ("bits", "expected"),
     [
         (16, 3 * 2 * (576 + 1537)),
-        (8, 3 * (576 + 1537) + 2 * 3 * 2),  # codes, then one scale a component of A and of B
-        (4, 3 * 4 * (72 + 193) + 2 * 3 * 2),  # 1537 codes need 193 words
+        (8, 3 * (576 + 1537) + 2 * 3 * 4),  # codes, then one scale a component of A and of B
+        (4, 3 * 4 * (72 + 193) + 2 * 3 * 4),  # 1537 codes need 193 words
     ],
 )
 def test_factors_take_what_their_format_says(bits: FactorBits, expected: int) -> None:
