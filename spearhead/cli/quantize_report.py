@@ -19,7 +19,7 @@ def describe_report(report: "QuantizationReport") -> str:
     )
     weighted = report.mean_weighted_error
     if weighted is not None:
-        totals += f", as {report.calibration_tokens} calibration tokens see it {weighted:.2%} in the mean of modules"
+        totals += f", {weighted:.2%} as {report.calibration_tokens} calibration tokens see it (module mean)"
     return "\n".join([_error_table(report), *_remarks(report), totals])
 
 

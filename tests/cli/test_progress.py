@@ -34,3 +34,11 @@ def test_the_total_may_come_later_and_is_never_overrun():
     bar = ProgressBar("work", stream=stream)
     bar.move_to(30, 10)
     assert "10/10" in stream.getvalue()
+
+
+def test_what_was_done_before_does_not_count_in_the_rate():
+    stream = io.StringIO()
+    bar = ProgressBar("work", 1000, stream=stream)
+    bar.start_from(900)
+    bar.move_to(900)
+    assert "  0.0/s  0 s left" in stream.getvalue()

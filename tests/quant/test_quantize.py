@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,13 @@ from spearhead.errors import CheckpointError, ConfigError
 from spearhead.model.checkpoint import open_checkpoint
 from spearhead.model.checkpoint.layout import linear_modules
 from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
-from spearhead.quant import QuantizationProgress, RunSettings, quantize_checkpoint
+from spearhead.quant import (
+    MethodOptions,
+    QuantizationProgress,
+    QuantizationRecipe,
+    RunSettings,
+    quantize_checkpoint,
+)
 from spearhead.tokenizer import Tokenizer
 
 Factory = Callable[..., Path]
@@ -26,6 +32,15 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def scheme(text: str = "group32") -> QuantizationScheme:
     return QuantizationScheme.parse(text)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices of tiny models take longer to hand out than to multiply."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def reference_model(folder: Path, text: str, dtype: torch.dtype) -> Any:
@@ -51,6 +66,236 @@ def test_transformers_loads_the_artefact_with_identical_logits(
         theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "w4", dtype=getattr(torch, dtype)).eval()
         expected = reference_model(folder, text, getattr(torch, dtype))(tokens).logits
         assert torch.equal(theirs(tokens).logits, expected)
+
+
+def unpacked(words: torch.Tensor, shape: list[int], bits: int) -> torch.Tensor:
+    """Codes by the definition: ``32 / bits`` a word, lowest bits first, stored as code + half the range."""
+    count = 32 // bits
+    codes = torch.empty(shape[0], words.shape[1] * count)
+    for place in range(count):
+        codes[:, place::count] = ((words.to(torch.int64) >> (bits * place)) & (2**bits - 1)).float()
+    return codes[:, : shape[1]] - 2 ** (bits - 1)
+
+
+def dequantized(artefact: Path) -> dict[str, torch.Tensor]:
+    """The artefact's tensors, dequantised by the definition."""
+    tensors = load_file(artefact / "model.safetensors")
+    dense = {name: value for name, value in tensors.items() if "proj.weight_" not in name}
+    for name in tensors:
+        if name.endswith("weight_packed"):
+            module = name.removesuffix("_packed")
+            shape, scales = tensors[f"{module}_shape"].tolist(), tensors[f"{module}_scale"].float()
+            codes = unpacked(tensors[name], shape, 32 * tensors[name].shape[1] // shape[1])
+            dense[module] = codes * scales.repeat_interleave(shape[1] // scales.shape[1], dim=1)
+    return dense
+
+
+def dense_twin(artefact: Path, dtype: torch.dtype) -> Any:
+    """transformers' full-precision model with the artefact's tensors."""
+    config = json.loads((artefact / "config.json").read_text())
+    del config["quantization_config"], config["spear"]
+    twin = artefact.with_name(f"{artefact.name}-dense")
+    twin.mkdir()
+    (twin / "config.json").write_text(json.dumps(config))
+    tensors = {name: tensor.to(dtype) for name, tensor in dequantized(artefact).items()}
+    save_file(tensors, twin / "model.safetensors", metadata={"format": "pt"})
+    return AutoModelForCausalLM.from_pretrained(twin, dtype=dtype).eval()
+
+
+RECIPES = {
+    "rtn-clip": ("tensor", "rtn-clip", []),
+    "unweighted": ("group32", "rtn-clip-unweighted", []),
+    "gptq": ("channel", "gptq", []),
+    "gptq-act-order": ("group32", "gptq-clip", []),
+    "awq": ("channel/7", "awq", []),
+    "awq-clip": ("group32", "awq-clip", []),
+    "omniquant": ("channel", "omniquant", []),
+    "w8": ("w8", "rtn", []),
+    "w8-gptq": ("w8", "gptq", []),
+    "mixed": (
+        "channel",
+        "gptq",
+        [
+            "re:.*down_proj=group32",
+            "model.layers.0.*=w8",
+            "*1.self_attn.o_proj=dense",
+            "*0.mlp.up_proj=tensor/8",
+        ],
+    ),
+    "dense-by-pattern": ("group32", "rtn", ["*self_attn*=dense"]),
+}
+SEQUENCES = [list(range(3, 60)), list(range(9, 50)), list(range(70, 120))]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", RECIPES)
+def test_transformers_computes_every_recipe_as_its_definition_says(
+    tiny_checkpoint: Factory, tmp_path: Path, kind: str, dtype: str
+) -> None:
+    folder = tiny_checkpoint("qwen2", dtype=dtype, num_key_value_heads=4, tie_word_embeddings=True)
+    scheme_text, method, overrides = RECIPES[kind]
+    options = MethodOptions(clipping_steps=5, act_order=kind == "gptq-act-order")
+    recipe = QuantizationRecipe.parse(scheme_text, method, overrides, options)
+    quantize_checkpoint(str(folder), tmp_path / "out", recipe, SEQUENCES)
+    tokens = torch.arange(3, 60)[None]
+    as_dtype = getattr(torch, dtype)
+    with torch.inference_mode():
+        theirs, loading = AutoModelForCausalLM.from_pretrained(
+            tmp_path / "out", dtype=as_dtype, output_loading_info=True
+        )
+        assert not loading["missing_keys"] and not loading["unexpected_keys"]
+        logits = theirs.eval()(tokens).logits
+        assert torch.equal(logits, dense_twin(tmp_path / "out", as_dtype)(tokens).logits)
+        ours = open_checkpoint(str(tmp_path / "out"))
+        for name, tensor in dequantized(tmp_path / "out").items():
+            assert torch.equal(ours.tensor(name).float(), tensor.float()), name
+        # Biases are large in this model: lost or doubled ones would show.
+        source = AutoModelForCausalLM.from_pretrained(folder, dtype=as_dtype).eval()
+        assert torch.dist(logits, source(tokens).logits) < 0.6 * source(tokens).logits.norm()
+
+
+def test_eight_bits_lose_next_to_nothing_even_with_scales_folded(
+    tiny_checkpoint: Factory, tmp_path: Path
+) -> None:
+    folder = tiny_checkpoint("qwen2", num_key_value_heads=4)
+    recipe = QuantizationRecipe.parse("channel", "rtn", ["*=w8:awq"])
+    report = quantize_checkpoint(str(folder), tmp_path / "w8", recipe, SEQUENCES)
+    assert max(module.weighted_error or 1 for module in report.modules) < 0.012
+    folds = load_file(tmp_path / "w8" / "spear" / "folds.safetensors")
+    assert "model.layers.0.self_attn.q_proj.input_scale" in folds
+    tokens = torch.arange(3, 60)[None]
+    with torch.inference_mode():
+        logits = AutoModelForCausalLM.from_pretrained(tmp_path / "w8", dtype=torch.float32)(tokens).logits
+        expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(tokens).logits
+        assert torch.dist(logits, expected) < 0.1 * expected.norm()
+
+
+def test_a_mixed_artefact_names_every_module_once(tiny_checkpoint: Factory, tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama")
+    recipe = QuantizationRecipe.parse(
+        "channel", "rtn", ["*down_proj=group32", "*0.*q_proj=w8", "*v_proj=dense"]
+    )
+    quantize_checkpoint(str(folder), tmp_path / "mixed", recipe)
+    config = json.loads((tmp_path / "mixed" / "config.json").read_text())["quantization_config"]
+    named = [target for group in config["config_groups"].values() for target in group["targets"]]
+    modules = list(linear_modules(open_checkpoint(str(folder)).config))
+    dense = [module for module in modules if module.endswith("v_proj")]
+    assert sorted(named + dense) == sorted(modules)
+    assert config["ignore"] == ["lm_head", *dense]
+    kinds = [(g["weights"]["num_bits"], g["weights"]["strategy"]) for g in config["config_groups"].values()]
+    assert sorted(kinds) == [(4, "channel"), (4, "group"), (8, "channel")]
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "rtn-clip"])
+@pytest.mark.parametrize("text", ["channel", "group32"])
+def test_no_method_is_worse_than_rounding_on_the_calibration_tokens(
+    tiny_checkpoint: Factory, tmp_path: Path, text: str, method: str
+) -> None:
+    folder = tiny_checkpoint("llama", num_key_value_heads=4)
+    reports = {
+        name: quantize_checkpoint(
+            str(folder), tmp_path / name, QuantizationRecipe.parse(text, name), SEQUENCES
+        )
+        for name in ("rtn", method)
+    }
+    better, plain = reports[method].mean_weighted_error, reports["rtn"].mean_weighted_error
+    assert better is not None and plain is not None and better < plain
+    assert reports[method].artefact_bytes == reports["rtn"].artefact_bytes
+
+
+def test_an_outlier_row_is_singled_out_by_the_report(tiny_checkpoint: Factory, tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama")
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.1.self_attn.k_proj"
+    tensors[f"{name}.weight"][:, 3] = 30.0
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    report = quantize_checkpoint(str(folder), tmp_path / "w4", scheme("channel"))
+    others = {module.module: module.squared_error for module in report.modules}
+    assert others.pop(name) > 5 * max(others.values())
+
+
+def test_dead_and_zero_weights_stay_exactly_zero_and_are_named(
+    tiny_checkpoint: Factory, tmp_path: Path
+) -> None:
+    folder = tiny_checkpoint("llama")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.mlp.gate_proj.weight"][5] = 0  # a dead input of down_proj as well
+    tensors["model.layers.0.self_attn.v_proj.weight"].zero_()  # the whole module, and all that o_proj reads
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    recipe = QuantizationRecipe.parse("group32", "gptq")
+    report = quantize_checkpoint(str(folder), tmp_path / "w4", recipe, SEQUENCES)
+    artefact = open_checkpoint(str(tmp_path / "w4"))
+    assert not artefact.tensor("model.layers.0.mlp.gate_proj.weight")[5].any()
+    assert not artefact.tensor("model.layers.0.self_attn.v_proj.weight").any()
+    notes = {module.module: module.note for module in report.modules if module.note}
+    assert notes["model.layers.0.mlp.gate_proj"] == "2 rows or groups are all zero"
+    assert notes["model.layers.0.self_attn.v_proj"] == "64 rows or groups are all zero"
+    assert all(torch.isfinite(artefact.tensor(name)).all() for name in artefact.shapes)
+
+
+def test_a_tied_head_stays_tied_and_is_stored_once(tiny_checkpoint: Factory, tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama", tie_word_embeddings=True)
+    quantize_checkpoint(str(folder), tmp_path / "w4", QuantizationRecipe.parse("channel", "awq"), SEQUENCES)
+    names = load_file(tmp_path / "w4" / "model.safetensors").keys()
+    assert not [name for name in names if name.startswith("lm_head")]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "w4", dtype=torch.float32)
+    assert model.lm_head.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+
+
+def test_the_root_holds_no_weights_but_those_of_the_model(tiny_checkpoint: Factory, tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama", num_key_value_heads=4)
+    quantize_checkpoint(str(folder), tmp_path / "w4", QuantizationRecipe.parse("channel", "awq"), SEQUENCES)
+    found = {path.name for path in (tmp_path / "w4").glob("*.safetensors")}  # as vLLM looks for weights
+    assert found == {"model.safetensors"}
+    assert sorted(path.name for path in (tmp_path / "w4" / "spear").iterdir()) == [
+        "folds.safetensors",
+        "quantization.json",
+    ]
+
+
+def test_the_configuration_is_copied_but_for_what_quantisation_adds(
+    tiny_checkpoint: Factory, tmp_path: Path
+) -> None:
+    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}
+    folder = tiny_checkpoint("llama", rope_parameters=rope)
+    before = json.loads((folder / "config.json").read_text()) | {"of_somebody_else": [1, 2]}
+    (folder / "config.json").write_text(json.dumps(before))
+    quantize_checkpoint(str(folder), tmp_path / "w4", scheme())
+    after = json.loads((tmp_path / "w4" / "config.json").read_text())
+    assert after.keys() - before.keys() == {"quantization_config", "spear"}
+    assert {key: after[key] for key in before} == before
+    tokens = torch.arange(3, 300)[None]  # beyond the original positions
+    with torch.inference_mode():
+        theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "w4", dtype=torch.float32).eval()
+        expected = reference_model(folder, "group32", torch.float32)(tokens).logits
+        assert torch.equal(theirs(tokens).logits, expected)
+
+
+def test_the_report_is_kept_beside_the_weights(tiny_checkpoint: Factory, tmp_path: Path) -> None:
+    recipe = QuantizationRecipe.parse("channel", "gptq", ["*0.*q_proj=dense"])
+    report = quantize_checkpoint(str(tiny_checkpoint("llama")), tmp_path / "w4", recipe, SEQUENCES)
+    kept = json.loads((tmp_path / "w4" / "spear" / "quantization.json").read_text())
+    assert kept["recipe"] == str(recipe)
+    assert kept["artefact_bytes"] == report.artefact_bytes
+    assert kept["calibration_tokens"] == sum(map(len, SEQUENCES)) == report.calibration_tokens
+    assert [module["module"] for module in kept["modules"]] == [module.module for module in report.modules]
+    first, second = kept["modules"][:2]
+    assert (first["method_used"], first["weighted_error"]) == ("dense", None)
+    assert second["method_used"] == "gptq" and 0 < second["weighted_error"] < 0.2
+
+
+def test_activations_of_a_hundred_thousand_stay_finite(tiny_checkpoint: Factory, tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama", dtype="bfloat16", num_key_value_heads=4)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.embed_tokens.weight"][:, 7] = 1e5  # a residual stream beyond float16
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for method in ("gptq", "awq", "omniquant"):
+        recipe = QuantizationRecipe.parse("channel", method, options=MethodOptions(clipping_steps=3))
+        report = quantize_checkpoint(str(folder), tmp_path / method, recipe, SEQUENCES)
+        assert all(0 <= (module.weighted_error or 0) < 1 for module in report.modules)
+    with torch.inference_mode():
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "awq", dtype=torch.bfloat16).eval()
+        assert torch.isfinite(model(torch.arange(3, 60)[None]).logits).all()
 
 
 @pytest.mark.parametrize("text", ["group32", "channel/7", "tensor/8"])

@@ -1,5 +1,6 @@
 """One weight in, codes and scales out, by whichever method a choice names."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,12 +11,13 @@ from spearhead.model.quantization import dequantize
 from spearhead.quant.methods.clip_search import clip_search
 from spearhead.quant.methods.gptq import gptq
 from spearhead.quant.methods.grid import Grid
-from spearhead.quant.methods.learned_clipping import Clippable, learn_clipping
+from spearhead.quant.methods.learned_clipping import Clippable, LearnedScales, learn_clipping
 from spearhead.quant.methods.options import MethodOptions
 from spearhead.quant.methods.weight_error import squared_error
 from spearhead.quant.moments import Moments
 from spearhead.quant.recipe import ModuleChoice
 
+NOT_LEARNED = "omniquant fell back to rounding: no clipping that it tried lowers the error"
 _DEFAULTS = MethodOptions()
 
 
@@ -68,10 +70,16 @@ def quantize_weight(
     grid, method = choice.grid, choice.method
     second = _second_moments(choice, moments, weight)
     notes = [_note_on_zeros(weight, grid)]
-    if scales is None:
-        scales = _scales(weight, choice, second, scale_dtype, options)
-    codes = grid.codes(weight, scales)
     used: str = method
+    if scales is None and method == "omniquant":
+        learned = _learned(weight, choice, second, scale_dtype, options)
+        scales = learned.scales[""]
+        if not learned.improved:
+            used = "rtn"
+            notes.append(NOT_LEARNED)
+    elif scales is None:
+        scales = _scales(weight, choice, second, scale_dtype)
+    codes = grid.codes(weight, scales)
     if method.startswith("gptq"):
         assert second is not None, "checked by _second_moments"
         better, note = _compensated(weight, choice, scales, codes, second, options)
@@ -100,31 +108,37 @@ def _second_moments(choice: ModuleChoice, moments: Moments | None, weight: Tenso
     return moments.second.to(weight.device)
 
 
-def _scales(
-    weight: Tensor,
-    choice: ModuleChoice,
-    second: Tensor | None,
-    scale_dtype: torch.dtype,
-    options: MethodOptions,
-) -> Tensor:
+def _scales(weight: Tensor, choice: ModuleChoice, second: Tensor | None, scale_dtype: torch.dtype) -> Tensor:
     grid = choice.grid
     if choice.method == "rtn-clip-unweighted":
         return clip_search(weight, grid, None, scale_dtype)
     if choice.method.endswith("-clip"):
         return clip_search(weight, grid, None if second is None else second.diagonal(), scale_dtype)
-    if choice.method == "omniquant":
-        assert second is not None, "checked by _second_moments"
-        wide = second.to(weight)
-        learned = learn_clipping(
-            {"": Clippable(weight=weight, grid=grid)},
-            lambda weights, _: (((weights[""] - weight) @ wide) * (weights[""] - weight)).sum(),
-            1,
-            steps=options.clipping_steps,
-            rate=options.clipping_rate,
-            scale_dtype=scale_dtype,
-        )
-        return learned.scales[""]
     return grid.scales(grid.largest(weight), scale_dtype)
+
+
+def _learned(
+    weight: Tensor,
+    choice: ModuleChoice,
+    second: Tensor | None,
+    scale_dtype: torch.dtype,
+    options: MethodOptions,
+) -> LearnedScales:
+    assert second is not None, "checked by _second_moments"
+    wide = second.to(weight)
+
+    def loss(weights: Mapping[str, Tensor], _batch: int) -> Tensor:
+        difference = weights[""] - weight
+        return ((difference @ wide) * difference).sum()
+
+    return learn_clipping(
+        {"": Clippable(weight=weight, grid=choice.grid)},
+        loss,
+        1,
+        steps=options.clipping_steps,
+        rate=options.clipping_rate,
+        scale_dtype=scale_dtype,
+    )
 
 
 def _compensated(

@@ -1,5 +1,6 @@
 """How far quantised weights are from the true ones, as inputs see it."""
 
+import torch
 from torch import Tensor
 
 _ROWS_AT_ONCE = 512
@@ -17,7 +18,7 @@ def squared_error(difference: Tensor, second: Tensor | None) -> float:
     """
     wide = None if second is None else second.to(difference)
     total = 0.0
-    for rows in difference.split(_ROWS_AT_ONCE):  # bounds the temporaries
+    for rows in torch.split(difference, _ROWS_AT_ONCE):  # bounds the temporaries
         outputs = rows if wide is None else rows @ wide
         total += float((outputs.double() * rows.double()).sum())
     return max(0.0, total)

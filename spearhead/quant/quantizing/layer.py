@@ -1,7 +1,7 @@
 """Quantises one layer: folds, trains clip factors, then each projection by its own choice."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,9 +10,9 @@ from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint.layout import layer_name
 from spearhead.model.checkpoint.loader import finite
 from spearhead.quant.layer_pass import LayerVisit
-from spearhead.quant.methods.learned_clipping import Clippable, learn_clipping
+from spearhead.quant.methods.learned_clipping import Clippable, LearnedScales, learn_clipping
 from spearhead.quant.methods.options import MethodOptions
-from spearhead.quant.methods.weight import QuantizedResult, quantize_weight
+from spearhead.quant.methods.weight import NOT_LEARNED, QuantizedResult, quantize_weight
 from spearhead.quant.methods.weight_error import relative_error, squared_error
 from spearhead.quant.quantizing.block import Block
 from spearhead.quant.quantizing.folding import FoldedLayer, LayerChoices, fold_layer
@@ -48,7 +48,7 @@ class _Layer:
         true: The same in float32.
         folded: The same with input scales folded in.
         choices: Of its projections.
-        scales: Of weights, where they were learned for the whole layer.
+        learned: Scales that were learned for the whole layer, if any were.
         visit: Calibration inputs, if there are any.
     """
 
@@ -57,7 +57,7 @@ class _Layer:
     true: dict[str, Tensor]
     folded: FoldedLayer
     choices: LayerChoices
-    scales: Mapping[str, Tensor]
+    learned: LearnedScales | None
     visit: LayerVisit | None
 
 
@@ -120,24 +120,24 @@ class LayerQuantizer:
             true=true,
             folded=folded,
             choices=choices,
-            scales=self._learned_scales(true, folded, choices, visit),
+            learned=self._learned(true, folded, choices, visit),
             visit=visit,
         )
 
-    def _learned_scales(
+    def _learned(
         self,
         true: Mapping[str, Tensor],
         folded: FoldedLayer,
         choices: LayerChoices,
         visit: LayerVisit | None,
-    ) -> dict[str, Tensor]:
+    ) -> LearnedScales | None:
         weights = {
             part: Clippable(weight=folded.tensors[f"{part}.weight"], grid=choice.grid)
             for part, choice in choices.items()
             if choice is not None and choice.method == "omniquant"
         }
         if not weights or visit is None:
-            return {}
+            return None
         return learn_clipping(
             weights,
             Block(self.config, true, folded.tensors, visit).loss,
@@ -145,7 +145,7 @@ class LayerQuantizer:
             steps=self.options.clipping_steps,
             rate=self.options.clipping_rate,
             scale_dtype=self.dtype,
-        ).scales
+        )
 
     def _keep(self, layer: _Layer, name: str, done: QuantizedLayer) -> None:
         """Norms, biases and dense weights."""
@@ -162,14 +162,17 @@ class LayerQuantizer:
     def _round(self, layer: _Layer, part: str, choice: ModuleChoice, done: QuantizedLayer) -> None:
         name, module = f"{part}.weight", layer_name(layer.index, part)
         moments = None if layer.visit is None else layer.folded.moments(part, layer.visit.moments[part])
+        learned = layer.learned if choice.method == "omniquant" else None
         result = quantize_weight(
             layer.folded.tensors[name],
             choice,
             moments,
             scale_dtype=self.dtype,
             options=self.options,
-            scales=layer.scales.get(part),
+            scales=None if learned is None else learned.scales[part],
         )
+        if learned is not None and not learned.improved:
+            result = replace(result, method_used="rtn", note=NOT_LEARNED)
         finite(result.scales, f"{module}.weight_scale")
         tensors = packed_tensors(module, result, choice.bits)
         done.stored.update(tensors)

@@ -1,0 +1,82 @@
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import torch
+
+from spearhead.model.checkpoint import open_checkpoint
+from spearhead.model.checkpoint.layout import linear_modules
+from spearhead.quant.decoder import layer_forward
+from spearhead.quant.layer_pass import LayerVisit, visit_layers
+from spearhead.quant.layers import StreamedLayers
+from spearhead.quant.methods.options import MethodOptions
+from spearhead.quant.quantizing.layer import LayerQuantizer, QuantizedLayer
+from spearhead.quant.recipe import QuantizationRecipe
+from spearhead.quant.sequences import batches
+
+Factory = Callable[..., Path]
+SEQUENCES = [list(range(3, 63)), list(range(40, 90)), list(range(100, 130))]
+
+
+def quantized(
+    folder: Path, method: str, steps: int = 60, outlier: float = 0.0
+) -> tuple[QuantizedLayer, float]:
+    """The first layer, and the mean squared error of its output on the calibration tokens."""
+    done: list[tuple[QuantizedLayer, float]] = []
+    with closing(open_checkpoint(str(folder))) as checkpoint:
+        source = StreamedLayers(checkpoint, dtype=torch.float32, device=torch.device("cpu"))
+        recipe = QuantizationRecipe.parse("channel", method, options=MethodOptions(clipping_steps=steps))
+        quantizer = LayerQuantizer(
+            config=checkpoint.config,
+            choices=recipe.choices(linear_modules(checkpoint.config)),
+            options=recipe.options,
+            dtype=torch.float16,
+        )
+
+        def advance(visit: LayerVisit) -> dict[str, torch.Tensor]:
+            tensors = dict(visit.tensors)
+            if visit.index == 0:
+                layer = quantizer.quantize(0, tensors, visit)
+                done.append((layer, output_error(source, visit, layer)))
+            return tensors
+
+        visit_layers(source, list(batches(SEQUENCES, 2)), advance)
+    return done[0]
+
+
+def output_error(source: StreamedLayers, visit: LayerVisit, layer: QuantizedLayer) -> float:
+    total = 0.0
+    for inputs, batch in zip(visit.inputs, visit.batches, strict=True):
+        rotary = visit.rotary.part(0, inputs.shape[1])
+        outputs = [
+            layer_forward(source.config, 0, tensors, inputs, rotary)
+            for tensors in (visit.tensors, layer.effective)
+        ]
+        total += float((outputs[0] - outputs[1])[batch.valid].square().sum())
+    return total
+
+
+def test_learned_clipping_lowers_the_error_of_the_layers_output(tiny_checkpoint: Factory) -> None:
+    folder = tiny_checkpoint("qwen2")
+    layer, error = quantized(folder, "omniquant")
+    _, plain = quantized(folder, "rtn")
+    assert error < 0.9 * plain
+    assert {report.method_used for report in layer.reports} == {"omniquant"}
+
+
+def test_learned_clipping_that_does_not_help_says_so(tiny_checkpoint: Factory) -> None:
+    folder = tiny_checkpoint("qwen2")
+    layer, error = quantized(folder, "omniquant", steps=1)
+    _, plain = quantized(folder, "rtn")
+    assert error <= plain
+    assert {report.method_used for report in layer.reports} <= {"omniquant", "rtn"}
+
+
+def test_the_layer_that_others_see_is_the_one_that_is_stored(tiny_checkpoint: Factory) -> None:
+    folder = tiny_checkpoint("qwen2", num_key_value_heads=4)
+    layer, _ = quantized(folder, "awq")
+    for name, tensor in layer.effective.items():
+        stored = layer.stored.get(f"model.layers.0.{name}")
+        if stored is not None:
+            assert torch.equal(stored.float(), tensor), name
+    assert layer.folds.keys() >= {"model.layers.0.self_attn.o_proj.input_scale"}
