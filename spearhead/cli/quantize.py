@@ -11,6 +11,7 @@ from spearhead.cli.quantize_report import describe_report
 
 if TYPE_CHECKING:
     from spearhead.quant import QuantizationRecipe, RunSettings
+    from spearhead.quant.quantizing.progress import OnProgress
 
 _METHODS = ("rtn", "rtn-clip", "rtn-clip-unweighted", "gptq", "gptq-clip", "awq", "awq-clip", "omniquant")
 _EPILOG = """
@@ -84,31 +85,40 @@ def _add_running(group: "argparse._ArgumentGroup") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Quantises and prints a report."""
     # Imported here: torch takes seconds to load, and the other commands do without it.
-    from spearhead.errors import ConfigError
-    from spearhead.quant import QuantizationProgress, quantize_checkpoint
+    from spearhead.errors import CalibrationError, CheckpointError, ConfigError
+    from spearhead.quant import quantize_checkpoint
 
     recipe, settings = _recipe(arguments), _settings(arguments)
-    if arguments.destination.exists():
-        raise ConfigError(f"{arguments.destination} exists; remove it or choose another output folder")
-    sampling = arguments.destination.parent / f".{arguments.destination.name}.sampling"
-    sequences = _sequences(arguments, recipe, settings, sampling)
+    output: Path = arguments.destination
+    if output.exists():
+        raise ConfigError(f"{output} exists; remove it or choose another output folder")
+    work = settings.work or output.parent / f".{output.name}.work"
+    sampling = work.with_name(f"{work.name}.sampling")
+    if settings.restart:
+        shutil.rmtree(sampling, ignore_errors=True)
+    try:
+        sequences = _sequences(arguments, recipe, settings, sampling)
+        report = quantize_checkpoint(
+            arguments.source, output, recipe, sequences, settings=settings, progress=_progress()
+        )
+    except (CheckpointError, CalibrationError):
+        shutil.rmtree(sampling, ignore_errors=True)  # doing it again would fail again
+        raise
+    shutil.rmtree(sampling, ignore_errors=True)
+    print(describe_report(report))
+    return 0
+
+
+def _progress() -> "OnProgress":
+    from spearhead.quant import QuantizationProgress
+
     bar = ProgressBar("quantizing", unit="MiB")
 
     def on_progress(progress: QuantizationProgress) -> None:
         bar.start_from(progress.resumed_bytes >> 20)
         bar.move_to(progress.done_bytes >> 20, progress.total_bytes >> 20)
 
-    report = quantize_checkpoint(
-        arguments.source,
-        arguments.destination,
-        recipe,
-        sequences,
-        settings=settings,
-        progress=on_progress,
-    )
-    shutil.rmtree(sampling, ignore_errors=True)
-    print(describe_report(report))
-    return 0
+    return on_progress
 
 
 def _recipe(arguments: argparse.Namespace) -> "QuantizationRecipe":

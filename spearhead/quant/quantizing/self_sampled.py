@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint import Checkpoint
 from spearhead.quant.layers import LayerSource, ResidentLayers, StreamedLayers
 from spearhead.quant.quantizing.settings import RunSettings
@@ -13,6 +14,10 @@ from spearhead.quant.self_sampling import SamplingTokens, SelfSamplingConfig, se
 from spearhead.tokenizer import Tokenizer
 
 _SHARE_OF_MEMORY = 0.5
+_CACHE_BYTES = 4 << 30
+"""Keys and values of the sequences that are written together. No part of it depends on the machine: the
+number of sequences decides which ones are sampled."""
+_MOST_ROWS = 256
 
 
 def sampled_sequences(
@@ -43,13 +48,23 @@ def sampled_sequences(
     )
     sampled = self_sample(
         _layers(checkpoint, settings),
-        SelfSamplingConfig(sequence_count=count, length=length),
+        SelfSamplingConfig(
+            sequence_count=count,
+            length=length,
+            batch_size=rows_at_once(checkpoint.config, length, getattr(torch, settings.dtype).itemsize),
+        ),
         tokens,
         revision=checkpoint.revision,
         work=work,
         progress=progress,
     )
     return [[int(token) for token in row] for row in sampled.token_ids]
+
+
+def rows_at_once(config: ModelConfig, length: int, item_bytes: int) -> int:
+    """How many sequences of ``length`` tokens are written together, at least one."""
+    per_token = 2 * config.layer_count * config.kv_head_count * config.head_dim * item_bytes
+    return max(1, min(_MOST_ROWS, _CACHE_BYTES // (per_token * length)))
 
 
 def _layers(checkpoint: Checkpoint, settings: RunSettings) -> LayerSource:

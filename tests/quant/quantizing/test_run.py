@@ -210,6 +210,25 @@ def test_statistics_follow_quantised_inputs_when_asked(tiny_checkpoint: Factory,
     assert same(0) and not same(1)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("method", ["rtn-clip", "gptq", "awq-clip", "omniquant"])
+def test_a_gpu_chooses_what_the_cpu_chooses(tiny_checkpoint: Factory, tmp_path: Path, method: str) -> None:
+    source = str(tiny_checkpoint("qwen2", num_key_value_heads=4))
+    recipe = QuantizationRecipe.parse("group32", method, ["*k_proj=w8", "*0.*down_proj=dense"])
+    errors = [
+        quantize_checkpoint(
+            source,
+            tmp_path / device,
+            recipe,
+            SEQUENCES,
+            settings=RunSettings(device=device, inputs="quantized"),
+        ).mean_weighted_error
+        for device in ("cpu", "cuda")
+    ]
+    assert errors[1] == pytest.approx(errors[0], rel=0.02)
+
+
 def test_an_unknown_device_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has the device")
