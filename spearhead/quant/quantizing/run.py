@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spearhead.errors import CalibrationError, CheckpointError
 from spearhead.model.checkpoint import Checkpoint
-from spearhead.model.checkpoint.layout import EMBEDDING, expected_shapes, layer_name, linear_modules
+from spearhead.model.checkpoint.layout import EMBEDDING, expected_shapes, layer_name
 from spearhead.model.checkpoint.loader import finite
 from spearhead.quant.artefact import (
     FOLDS_FILE,
@@ -28,6 +28,7 @@ from spearhead.quant.layer_pass import LayerVisit, visit_layers
 from spearhead.quant.layers import StreamedLayers
 from spearhead.quant.quantizing.checks import artefact_bytes, check_room
 from spearhead.quant.quantizing.layer import LayerQuantizer
+from spearhead.quant.quantizing.notes import fused_apart, too_few_tokens
 from spearhead.quant.quantizing.progress import Meter, OnProgress
 from spearhead.quant.quantizing.report import QuantizationReport, module_reports
 from spearhead.quant.quantizing.settings import RunSettings
@@ -36,6 +37,7 @@ from spearhead.quant.quantizing.work_folder import WorkFolder, explained_write_e
 from spearhead.quant.recipe import Choices, QuantizationRecipe
 from spearhead.quant.sequences import TokenBatch, batches
 
+_VERSION = 1
 _EMBEDDING_PART, _HEAD_PART = "embedding", "head"
 
 
@@ -96,6 +98,7 @@ class QuantizationRun:
     def _identity(self) -> dict[str, Any]:
         settings = self._settings
         identity: dict[str, Any] = {
+            "version": _VERSION,
             "source": self._checkpoint.revision,
             "recipe": str(self._recipe),
             "calibration": _digest(self._sequences),
@@ -225,14 +228,12 @@ class QuantizationRun:
         return report
 
     def _notes(self) -> tuple[str, ...]:
-        tokens = sum(max(0, len(one) - self._settings.skip_first) for one in self._sequences or ())
-        widest = max(inputs for _, inputs in linear_modules(self._checkpoint.config).values())
-        if self._sequences is None or tokens >= widest:
-            return ()
-        return (
-            f"{tokens} calibration tokens are fewer than the {widest} inputs of the widest module: their "
-            "second moments have not full rank; more tokens give better weights",
-        )
+        config, skipped = self._checkpoint.config, self._settings.skip_first
+        tokens = sum(max(0, len(sequence) - skipped) for sequence in self._sequences or ())
+        found = fused_apart(self._choices)
+        if self._sequences is not None:
+            found += too_few_tokens(config, tokens)
+        return tuple(found)
 
 
 def _layer_part(index: int) -> str:

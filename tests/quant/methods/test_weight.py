@@ -83,6 +83,24 @@ def test_dead_inputs_do_no_harm(weight: Weights, moments: Inputs) -> None:
         assert torch.isfinite(result.dequantize()).all()
 
 
+@pytest.mark.parametrize(
+    ("method", "changed"),
+    [
+        ("gptq", MethodOptions(act_order=True)),
+        ("gptq", MethodOptions(damping=1.0)),
+        ("omniquant", MethodOptions(clipping_steps=100)),
+        ("omniquant", MethodOptions(clipping_rate=0.2)),
+    ],
+)
+def test_every_option_has_an_effect(
+    weight: Weights, moments: Inputs, method: str, changed: MethodOptions
+) -> None:
+    choice = ModuleChoice.parse(f"channel:{method}")
+    plain = MethodOptions()
+    before, after = (quantize_weight(weight(), choice, moments(), options=o) for o in (plain, changed))
+    assert not torch.equal(before.dequantize(), after.dequantize())
+
+
 @pytest.mark.parametrize("method", ["rtn-clip", "gptq", "gptq-clip", "omniquant"])
 def test_missing_statistics_are_an_error(weight: Weights, method: str) -> None:
     with pytest.raises(CalibrationError, match=f"{method} needs statistics of the inputs"):
