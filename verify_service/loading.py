@@ -46,6 +46,7 @@ def load(config: VerifyConfig) -> tuple[LoadedModel, str]:
                 device=device,
                 quantization=scheme,
                 full_precision=full_precision,
+                keep_four_bits=wanted.keep_four_bits,
             ),
         )
     return model, serve

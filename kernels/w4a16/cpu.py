@@ -1,8 +1,8 @@
 """Weights that stay in 4 bits on the processor: y = x weightᵀ by torch's own 4-bit product.
 
 Wins where reading weights is what a step costs, which is up to about eight rows; with more rows it loses,
-since it multiplies in float32 while the dense kernels multiply in bfloat16
-(``python -m kernels.w4a16.bench``). The operator is the one that torch's own quantisers use; it accumulates
+since it multiplies in float32 while the dense kernels multiply in bfloat16 (measured in
+docs/decisions/0008). The operator is the one that torch's own quantisers use; it accumulates
 in float32, rounds once, and a row's result does not depend on the others.
 """
 

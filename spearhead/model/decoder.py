@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels import w4a16
 from kernels.compensator import compensate
-from kernels.linear import linear as multiply
+from kernels.linear import linear as multiply_dense
 from spearhead.model.architecture import ModelConfig, inverse_frequencies
 from spearhead.model.attention import AttentionGroup, Segment, build_groups, paged_attention
 from spearhead.model.kv_cache import KvStorage
@@ -237,6 +238,14 @@ def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """
     wide = heads.float()
     return torch.addcmul(wide * cosines, wide.roll(wide.shape[-1] // 2, -1), sines)
+
+
+def multiply(x: Tensor, weight: Tensor | w4a16.PackedWeight, bias: Tensor | None = None) -> Tensor:
+    """``x weightᵀ + bias`` for at most ``MAX_ROWS`` rows, however the weight is held; (M, K) to (M, N)."""
+    if isinstance(weight, Tensor):
+        return multiply_dense(x, weight, bias)
+    y = w4a16.multiply(x, weight)
+    return y if bias is None else y.add_(bias)
 
 
 def linear(x: Tensor, weights: LinearWeights) -> Tensor:

@@ -12,10 +12,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from kernels.linear import linear
+from kernels.w4a16 import PackedWeight
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.attention import Segment, build_groups, paged_attention
-from spearhead.model.decoder import MAX_ROWS, Decoder, RowBlocks
+from spearhead.model.decoder import MAX_ROWS, Decoder, RowBlocks, multiply
 from spearhead.model.weights import LinearWeights, ModelWeights
 
 _LINEAR_BLOCKS = (1, 2, 4, 8, 16, 32)
@@ -82,9 +82,9 @@ def decoder_invariant(decoder: Decoder, weights: ModelWeights) -> bool:
     return torch.equal(whole, beside)
 
 
-def _distinct_matrices(variants: Iterable[ModelWeights]) -> list[Tensor]:
-    """One matrix of each shape and dtype that the decoder multiplies by."""
-    matrices: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
+def _distinct_matrices(variants: Iterable[ModelWeights]) -> list[Tensor | PackedWeight]:
+    """One matrix of each form, shape and dtype that the decoder multiplies by."""
+    matrices: dict[tuple[int, torch.Size, torch.dtype], Tensor | PackedWeight] = {}
     for weights in variants:
         linears = [weights.head]
         for layer in weights.layers:
@@ -92,7 +92,8 @@ def _distinct_matrices(variants: Iterable[ModelWeights]) -> list[Tensor]:
         for layer_weights in linears:
             # Compensators are computed in float32 whatever the compute dtype is.
             for matrix in (layer_weights.weight, *_compensator_matrices(layer_weights)):
-                matrices.setdefault((matrix.shape, matrix.dtype), matrix)
+                group_size = 0 if isinstance(matrix, Tensor) else matrix.group_size
+                matrices.setdefault((group_size, matrix.shape, matrix.dtype), matrix)
     return list(matrices.values())
 
 
@@ -103,17 +104,17 @@ def _compensator_matrices(weights: LinearWeights) -> Iterator[Tensor]:
 
 
 @torch.inference_mode()
-def _linear_invariant(matrix: Tensor, block: int) -> bool:
+def _linear_invariant(matrix: Tensor | PackedWeight, block: int) -> bool:
     generator = torch.Generator().manual_seed(0)
     # Two kernels can differ in as few as one result in 20,000, so the smallest count, for which libraries
     # have special kernels, is tried until enough results were compared.
     tried = min(max(_PROBE_RESULTS // matrix.shape[0] // block, 4), _MOST_WINDOWS) * block
     rows = torch.randn(max(tried, MAX_ROWS), matrix.shape[1], generator=generator).to(matrix.dtype)
-    expected = torch.cat([linear(part, matrix) for part in torch.split(rows, MAX_ROWS)])
+    expected = torch.cat([multiply(part, matrix) for part in torch.split(rows, MAX_ROWS)])
     windows = [(0, count) for count in RowBlocks(linear=block).buckets]
     windows += [(start, start + block) for start in range(0, tried, block)]
     return all(
-        torch.equal(linear(rows[start:end].clone(), matrix), expected[start:end]) for start, end in windows
+        torch.equal(multiply(rows[start:end].clone(), matrix), expected[start:end]) for start, end in windows
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from kernels.linear import pack
+from kernels.w4a16 import PackedWeight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +50,12 @@ class LinearWeights:
     """One projection y = x weightᵀ + bias, plus its compensators.
 
     Attributes:
-        weight: ``(N, K)``, dense or packed (``kernels.linear``), in the compute dtype.
+        weight: ``(N, K)`` for the compute dtype: dense, packed (``kernels.linear``), or in 4 bits.
         bias: ``(N,)`` or ``None``.
         compensators: Corrections, each of its own rows.
     """
 
-    weight: Tensor
+    weight: Tensor | PackedWeight
     bias: Tensor | None = None
     compensators: tuple[PlacedCompensator, ...] = ()
 
@@ -139,10 +140,12 @@ def byte_count(tensors: Iterable[Tensor]) -> int:
 
 
 def packed(variants: Mapping[str, ModelWeights]) -> dict[str, ModelWeights]:
-    """The same variants with their matrices laid out for ``kernels.linear``; what is shared stays shared."""
+    """The same variants with dense matrices laid out for ``kernels.linear``; what is shared stays shared."""
     done: dict[int, Tensor] = {}
 
     def pack_once(linear: LinearWeights) -> LinearWeights:
+        if isinstance(linear.weight, PackedWeight):
+            return linear
         key = linear.weight.data_ptr()
         if key not in done:
             done[key] = pack(linear.weight)
@@ -168,7 +171,11 @@ def packed(variants: Mapping[str, ModelWeights]) -> dict[str, ModelWeights]:
 
 
 def _linear_tensors(linear: LinearWeights) -> Iterator[Tensor]:
-    yield linear.weight
+    if isinstance(linear.weight, PackedWeight):
+        yield linear.weight.codes
+        yield linear.weight.scales_and_zeros
+    else:
+        yield linear.weight
     if linear.bias is not None:
         yield linear.bias
     for compensator in linear.compensators:

@@ -1,23 +1,31 @@
 """Reading tensors into the decoder's form: checked, converted, fused."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from kernels.w4a16 import PackedWeight, fitting_group_size, pack_codes
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint.compensators import CompensatorSet
 from spearhead.model.checkpoint.layout import EMBEDDING, FINAL_NORM, HEAD, has_bias, layer_name, projections
 from spearhead.model.checkpoint.source import Checkpoint
+from spearhead.model.quantization import QuantizedWeight
 from spearhead.model.weights import LayerWeights, LinearWeights, PlacedCompensator
 
 Source = Callable[[str], Tensor]
 """Gives a tensor by its Hugging Face name."""
 
+QuantizedSource = Callable[[str], QuantizedWeight | None]
+"""Gives a module's codes by the module's name; ``None`` = it has none."""
+
 Fused = dict[str, Tensor]
 """One tensor for each fused projection that has one: ``qkv``, ``output``, ``gate_up``, ``down``."""
+
+Matrices = Mapping[str, Tensor | PackedWeight]
+"""The weight of each fused projection, dense or in 4 bits."""
 
 _FUSED = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -101,6 +109,42 @@ class TensorLoader:
             for layer in range(self.base.config.layer_count)
         ]
 
+    def quantized_linears(self, source: Source, quantized: QuantizedSource) -> list[Matrices]:
+        """The fused weights of every layer, in 4 bits where the operator for that can hold them.
+
+        Args:
+            source: Dequantised weights, for the others.
+            quantized: Codes.
+
+        Raises:
+            CheckpointError: A tensor that cannot be read or is not finite.
+        """
+        return [
+            {
+                field: self._fuse_codes(quantized, layer, parts) or self._fuse(source, layer, parts, "weight")
+                for field, parts in _FUSED.items()
+            }
+            for layer in range(self.base.config.layer_count)
+        ]
+
+    def _fuse_codes(
+        self, quantized: QuantizedSource, layer: int, parts: Sequence[str]
+    ) -> PackedWeight | None:
+        names = [layer_name(layer, part) for part in parts]
+        weights = [weight for weight in map(quantized, names) if weight is not None and _plain(weight)]
+        if len(weights) < len(names):
+            return None
+        codes = torch.cat([weight.codes for weight in weights])
+        groups = max(weight.scales.shape[1] for weight in weights)
+        if any(groups % weight.scales.shape[1] for weight in weights):
+            return None
+        if fitting_group_size(codes.shape[0], codes.shape[1], groups) is None:
+            return None
+        scales = [w.scales.repeat_interleave(groups // w.scales.shape[1], dim=1) for w in weights]
+        packed = pack_codes(codes, torch.cat(scales), self.dtype)
+        finite(packed.scales_and_zeros, f"{names[0]}.weight_scale")
+        return packed
+
     def _get(self, source: Source, name: str) -> Tensor:
         # A copy, so that no tensor keeps a mapped file alive.
         return finite(source(name).to(self.device, self.dtype, copy=True), name)
@@ -125,20 +169,24 @@ class TensorLoader:
         return torch.cat([self._get(source, layer_name(layer, f"{part}.{kind}")) for part in parts])
 
 
+def _plain(weight: QuantizedWeight) -> bool:
+    """Whether weights are 4-bit codes times scales, and nothing more."""
+    return weight.bits == 4 and weight.symmetric and weight.group_index is None
+
+
 def assemble_layers(
     config: ModelConfig,
     shared: SharedTensors,
-    dense: list[Fused],
+    matrices: Sequence[Matrices],
     compensators: CompensatorSet | None,
 ) -> tuple[LayerWeights, ...]:
     """Joins fused weights with what is shared and with compensators."""
 
     def linear(layer: int, field: str) -> LinearWeights:
-        weight = dense[layer][field]
         return LinearWeights(
-            weight=weight,
+            weight=matrices[layer][field],
             bias=shared.biases[layer].get(field),
-            compensators=_placed(compensators, config, layer, field, weight.device),
+            compensators=_placed(compensators, config, layer, field, shared.embedding.device),
         )
 
     return tuple(

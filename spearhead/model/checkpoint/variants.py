@@ -1,5 +1,6 @@
 """From an open checkpoint to the tensors of its variants, which share all that is the same."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -8,10 +9,12 @@ from math import prod
 import torch
 from torch import Tensor
 
+from kernels.w4a16 import PackedWeight, packs
 from spearhead.errors import CheckpointError
 from spearhead.model.checkpoint.layout import check_groups, expected_shapes, linear_modules
 from spearhead.model.checkpoint.loader import (
-    Fused,
+    Matrices,
+    QuantizedSource,
     SharedTensors,
     Source,
     TensorLoader,
@@ -20,8 +23,10 @@ from spearhead.model.checkpoint.loader import (
 )
 from spearhead.model.checkpoint.opening import open_checkpoint
 from spearhead.model.checkpoint.source import Checkpoint
-from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
+from spearhead.model.quantization import QuantizationScheme, QuantizedWeight, dequantize, rtn
 from spearhead.model.weights import LinearWeights, ModelWeights
+
+_log = logging.getLogger("spearhead.model")
 
 FP16, W4, W4_EC = "fp16", "w4", "w4+ec"
 
@@ -49,6 +54,7 @@ def load_variants(
     device: torch.device,
     quantization: QuantizationScheme | None = None,
     full_precision: Checkpoint | None = None,
+    keep_four_bits: bool = False,
 ) -> dict[str, ModelWeights]:
     """Loads variants of one model; embedding, norms, biases and head are held once.
 
@@ -63,6 +69,8 @@ def load_variants(
         quantization: How ``w4`` is made from a full-precision checkpoint.
         full_precision: ``fp16`` beside a quantised checkpoint; without it, the source that the
             checkpoint names.
+        keep_four_bits: Hold ``w4`` and ``w4+ec`` as codes and scales where that can be multiplied here, else
+            and without it dequantised.
 
     Raises:
         CheckpointError: A variant that cannot be had, weights that do not fit the scheme, NaN or
@@ -76,14 +84,17 @@ def load_variants(
         _check_same_model(checkpoint, base)
         loader = TensorLoader(base=base, dtype=dtype, device=device)
         shared = loader.shared()
-        sources = {FP16: base.tensor, W4: _w4_source(checkpoint, quantization)}
         needed = {FP16 if variant == FP16 else W4 for variant in variants}
-        dense = {kind: loader.linears(sources[kind]) for kind in sorted(needed)}
+        matrices: dict[str, Sequence[Matrices]] = {}
+        if FP16 in needed:
+            matrices[FP16] = loader.linears(base.tensor)
+        if W4 in needed:
+            matrices[W4] = _w4_matrices(loader, checkpoint, quantization, keep_four_bits)
         return {
             variant: _assemble(
                 variant,
                 shared=shared,
-                dense=dense[FP16 if variant == FP16 else W4],
+                matrices=matrices[FP16 if variant == FP16 else W4],
                 checkpoint=checkpoint,
                 base=base,
                 quantization=quantization,
@@ -156,11 +167,46 @@ def _w4_source(checkpoint: Checkpoint, scheme: QuantizationScheme | None) -> Sou
     return quantized
 
 
+def _w4_codes(checkpoint: Checkpoint, scheme: QuantizationScheme | None) -> QuantizedSource:
+    if checkpoint.quantization or scheme is None:
+        return checkpoint.quantized_weight
+    scale_dtype: torch.dtype = getattr(torch, checkpoint.weight_dtype)
+
+    def quantized(module: str) -> QuantizedWeight:
+        name = f"{module}.weight"
+        codes, scales = rtn(finite(checkpoint.tensor(name), name), scheme, scale_dtype)
+        return QuantizedWeight(bits=4, codes=codes, scales=scales)
+
+    return quantized
+
+
+def _w4_matrices(
+    loader: TensorLoader, checkpoint: Checkpoint, scheme: QuantizationScheme | None, keep_four_bits: bool
+) -> Sequence[Matrices]:
+    source = _w4_source(checkpoint, scheme)
+    if not keep_four_bits:
+        return loader.linears(source)
+    if not packs(loader.dtype):
+        _log.warning("no 4-bit product in %s here; w4 is held dequantised", loader.dtype)
+        return loader.linears(source)
+    layers = loader.quantized_linears(source, _w4_codes(checkpoint, scheme))
+    held = [matrix for layer in layers for matrix in layer.values()]
+    dense = sum(not isinstance(matrix, PackedWeight) for matrix in held)
+    if dense:
+        _log.warning(
+            "%d of %d projections of w4 are held dequantised: only symmetric 4-bit codes with consecutive "
+            "groups of a multiple of 32 inputs, and a multiple of 16 outputs, can be multiplied as they are",
+            dense,
+            len(held),
+        )
+    return layers
+
+
 def _assemble(
     variant: str,
     *,
     shared: SharedTensors,
-    dense: list[Fused],
+    matrices: Sequence[Matrices],
     checkpoint: Checkpoint,
     base: Checkpoint,
     quantization: QuantizationScheme | None,
@@ -169,7 +215,7 @@ def _assemble(
     weights = ModelWeights(
         variant=variant,
         embedding=shared.embedding,
-        layers=assemble_layers(checkpoint.config, shared, dense, compensators),
+        layers=assemble_layers(checkpoint.config, shared, matrices, compensators),
         final_norm=shared.final_norm,
         head=LinearWeights(weight=shared.head),
         stored_bytes=base.stored_bytes,

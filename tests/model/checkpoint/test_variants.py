@@ -6,8 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from kernels.w4a16 import PackedWeight
 from spearhead.errors import CheckpointError
 from spearhead.model.checkpoint import load_variants, offered_variants, open_checkpoint
+from spearhead.model.decoder import linear
 from spearhead.model.quantization import QuantizationScheme
 from spearhead.model.weights import ModelWeights
 
@@ -209,3 +211,28 @@ def test_weights_beyond_the_compute_type_are_named(tiny_checkpoint: Factory) -> 
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds NaN or infinity as float16"):
         load(folder, "fp16", dtype=torch.float16)
+
+
+@pytest.mark.parametrize("scheme", ["group32", "channel", "tensor"])
+def test_weights_kept_in_four_bits_give_what_dequantised_ones_give(
+    tiny_checkpoint: Factory, tiny_artefact: Factory, scheme: str
+) -> None:
+    path = tiny_artefact(tiny_checkpoint("qwen2"), scheme)
+    dense, kept = (load(path, "w4", keep_four_bits=keep)["w4"] for keep in (False, True))
+    pairs = []
+    for one, other in zip(dense.layers, kept.layers, strict=True):
+        pairs += [(one.qkv, other.qkv), (one.output, other.output)]
+        pairs += [(one.gate_up, other.gate_up), (one.down, other.down)]
+    for one, other in pairs:
+        assert isinstance(one.weight, torch.Tensor) and isinstance(other.weight, PackedWeight)
+        x = torch.randn(3, one.weight.shape[1], generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(linear(x, other), linear(x, one), rtol=1e-4, atol=1e-4)
+    assert kept.resident_bytes < dense.resident_bytes
+
+
+def test_four_bits_made_at_load_equal_those_of_an_artefact(
+    tiny_checkpoint: Factory, tiny_artefact: Factory
+) -> None:
+    folder = tiny_checkpoint("llama")
+    made = load(folder, "w4", quantization=GROUP32, keep_four_bits=True)["w4"]
+    assert same(made, load(tiny_artefact(folder), "w4", keep_four_bits=True)["w4"])
