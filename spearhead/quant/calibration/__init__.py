@@ -1,0 +1,7 @@
+"""Calibration: from a 4-bit artefact and its full-precision source to compensators that prove themselves."""
+
+from spearhead.quant.calibration.calibration import Calibration, CalibrationRequest
+from spearhead.quant.calibration.config import CalibrationConfig, CalibrationSettings
+from spearhead.quant.calibration.run import calibrate
+
+__all__ = ["Calibration", "CalibrationConfig", "CalibrationRequest", "CalibrationSettings", "calibrate"]

@@ -1,0 +1,105 @@
+"""Stage 9: the compensators into the artefact, whole or not at all."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from spearhead.errors import CalibrationError, ConfigError
+from spearhead.model.checkpoint.compensator_files import (
+    CompensatorDescription,
+    StoredCompensator,
+    save_compensators,
+)
+from spearhead.model.checkpoint.compensators import FILE, FOLDER
+from spearhead.model.checkpoint.tensor_files import read_json
+from spearhead.quant.calibration.subject import Subject
+
+_MARK = "writing"
+_EC_FILE = f"{FOLDER}/{FILE}"
+
+
+def check_replaceable(folder: Path, *, force: bool) -> None:
+    """Refuses to lose earlier compensators.
+
+    Raises:
+        ConfigError: There are some and ``force`` was not given.
+    """
+    file = folder / _EC_FILE
+    if not force and (file.exists() or file.with_suffix(".json").exists()):
+        raise ConfigError(
+            f"{folder} has compensators already ({_EC_FILE}); replace them with --force, or remove them"
+        )
+
+
+def mend_interrupted_write(folder: Path, work: Path) -> None:
+    """Removes half a pair of files that a kill left, so that the artefact opens again; nothing otherwise."""
+    if not (work / _MARK).exists():
+        return
+    file = folder / _EC_FILE
+    for path in (file, file.with_suffix(".json"), file.with_suffix(".partial")):
+        path.unlink(missing_ok=True)
+    _name_file(folder, present=False)
+    (work / _MARK).unlink()
+
+
+def write_compensators(
+    subject: Subject, compensators: Mapping[str, StoredCompensator], details: Mapping[str, Any], work: Path
+) -> Path:
+    """Writes ``spear/ec.safetensors`` and ``spear/ec.json``; names them in ``config.json`` if it is ours.
+
+    Args:
+        subject: Whose artefact gets them.
+        compensators: By module.
+        details: What ``ec.json`` says beside digests.
+        work: Where a mark stands while files are exchanged.
+
+    Returns:
+        The safetensors file.
+
+    Raises:
+        CalibrationError: They cannot be written; what was there before still is.
+    """
+    description = CompensatorDescription(
+        w4_sha256=subject.artefact.weight_digests,
+        quantization=subject.artefact.quantization,
+        details=details,
+    )
+    mark = work / _MARK
+    try:
+        mark.touch()
+        file = save_compensators(subject.folder, compensators, description)
+        _name_file(subject.folder, present=True)
+    except (OSError, SafetensorError) as error:
+        (subject.folder / _EC_FILE).with_suffix(".partial").unlink(missing_ok=True)
+        raise CalibrationError(
+            f"{subject.folder / FOLDER} cannot be written: {error}. Make room and run the same command "
+            "again: finished stages are kept"
+        ) from error
+    mark.unlink()
+    return file
+
+
+def _name_file(folder: Path, *, present: bool) -> None:
+    """Names the compensators in an artefact's own ``config.json``; published ones stay untouched."""
+    path = folder / "config.json"
+    if not path.exists():
+        return
+    config = read_json(path)
+    spear = config.get("spear")
+    if not isinstance(spear, dict) or ("ec_file" in spear) == present:
+        return
+    if present:
+        spear["ec_file"] = _EC_FILE
+    else:
+        del spear["ec_file"]
+    part = path.with_name("config.json.partial")
+    try:
+        part.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

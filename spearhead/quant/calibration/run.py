@@ -1,0 +1,169 @@
+"""The course of a calibration: stage after stage, each kept in the work folder, then the artefact."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from spearhead.quant.allocation import Allocation
+from spearhead.quant.calibration.artefact_files import (
+    check_replaceable,
+    mend_interrupted_write,
+    write_compensators,
+)
+from spearhead.quant.calibration.calibration import Calibration, CalibrationRequest
+from spearhead.quant.calibration.config import CalibrationConfig
+from spearhead.quant.calibration.decision import Measured, decide
+from spearhead.quant.calibration.encoding import encode
+from spearhead.quant.calibration.fitting import ClosedForms, fit_closed_forms
+from spearhead.quant.calibration.measuring import measure_modules
+from spearhead.quant.calibration.models import Models
+from spearhead.quant.calibration.placing import place, start_factors
+from spearhead.quant.calibration.progress import Progress, silent
+from spearhead.quant.calibration.provenance import provenance
+from spearhead.quant.calibration.rungs import RungMaker, RungState
+from spearhead.quant.calibration.sequences import gather_sequences
+from spearhead.quant.calibration.store import StageResult, StageStore, open_store
+from spearhead.quant.calibration.subject import Subject, open_subject
+from spearhead.quant.report import Rung
+
+Finish = Callable[[StageStore, Calibration], Mapping[str, Any]]
+"""Evaluates rungs before the artefact is written; what it returns goes into ``ec.json``."""
+
+
+def calibrate(
+    request: CalibrationRequest,
+    *,
+    progress: Progress = silent,
+    tell: Callable[[str], None] = lambda _sentence: None,
+    finish: Finish = lambda _store, _calibration: {},
+    after: Callable[[Calibration], None] = lambda _calibration: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Calibration:
+    """Fits compensators to an artefact and writes those that prove themselves.
+
+    Killed at any moment, the same call goes on where it stopped.
+
+    Args:
+        request: What to do.
+        progress: Told of every stage.
+        tell: Told sentences for people: what was resumed, what was decided.
+        finish: Called before the artefact is written, such as to evaluate rungs on texts.
+        after: Called once it is written, such as for a report, while everything is still open.
+        clock: Times stages.
+
+    Raises:
+        ConfigError: Options that do not fit, compensators that are there already, a work folder in use.
+        CheckpointError: Checkpoints that cannot be used or are not of one model.
+        CalibrationError: Numbers that are not finite, a budget that holds nothing, a full disk.
+    """
+    folder = request.artefact.parent if request.artefact.is_file() else request.artefact
+    with open_store(request.work_folder, clock=clock, tell=tell) as store:
+        mend_interrupted_write(folder, store.path)
+        check_replaceable(folder, force=request.force)
+        with open_subject(
+            request.artefact, request.full_precision, include_w8=request.config.include_w8
+        ) as subject:
+            found = _run(request, store, subject, progress, tell)
+            details = {**provenance(found), **finish(store, found)}
+            best = found.chosen
+            if best.factors:
+                compensators = encode(best.factors, request.config.factor_bits)
+                written = write_compensators(subject, compensators, details, store.path)
+                found = replace(found, written=written)
+            after(found)
+        if request.work is None:
+            store.discard()
+    return found
+
+
+def _run(
+    request: CalibrationRequest,
+    store: StageStore,
+    subject: Subject,
+    progress: Progress,
+    tell: Callable[[str], None],
+) -> Calibration:
+    config = request.config
+    models = Models.of(subject, request.settings)
+    texts = gather_sequences(
+        store, models, config, text=request.text, file=request.sequences, progress=progress
+    )
+    forms = fit_closed_forms(store, models, texts, config, progress=progress)
+    damage, measured = measure_modules(store, models, texts, config, progress=progress)
+    allocation = place(subject, damage, forms, config)
+    rungs, candidates = _rungs(
+        RungMaker(store, models, texts, config, progress), forms, allocation, config, forms.result, tell
+    )
+    decisions = decide(
+        [Measured(rung=state.rung, kl=state.kl) for state in rungs],
+        draws=config.draws,
+        seed=config.seed,
+        forced=Rung.GATED if config.gate == "force" else None,
+    )
+    for decision in decisions:
+        tell(decision.sentence)
+    stages = {
+        "self-sampling": texts.result.duration_s,
+        "statistics": forms.result.duration_s,
+        "damage": measured.duration_s,
+        **{_stage_name(state): state.duration_s for state in (*rungs[:3], *candidates)},
+    }
+    return Calibration(
+        subject=subject,
+        models=models,
+        config=config,
+        texts=texts,
+        forms=forms,
+        damage=damage,
+        allocation=allocation,
+        rungs=tuple(rungs),
+        decisions=decisions,
+        candidates=tuple(candidates),
+        stages=stages,
+    )
+
+
+def _rungs(
+    maker: RungMaker,
+    forms: ClosedForms,
+    allocation: Allocation,
+    config: CalibrationConfig,
+    statistics: StageResult,
+    tell: Callable[[str], None],
+) -> tuple[list[RungState], list[RungState]]:
+    start = start_factors(forms, allocation.ranks)
+    w4 = maker.untrained(Rung.W4, {}, "")
+    static = maker.untrained(Rung.STATIC, start, statistics.key)
+    trained = maker.trained(
+        Rung.TRAINED, start, static.key, start=Rung.STATIC.value, training=config.training
+    )
+    rungs = [w4, static, trained]
+    if config.gate == "off":
+        return rungs, []
+    if not any(one.gate is not None for one in maker.gated_start(start).values()):
+        tell(f"no compensator has rank {config.gate_min_rank}, below which there is nothing to gate")
+        return rungs, []
+    # Equal steps from the same start; and gates alone on the factors that training found, which can only
+    # add what gates add.
+    candidates = [
+        maker.trained(
+            Rung.GATED,
+            maker.gated_start(start),
+            static.key,
+            start=Rung.STATIC.value,
+            training=config.training,
+        ),
+        maker.trained(
+            Rung.GATED,
+            maker.gated_start(trained.factors),
+            trained.key,
+            start=Rung.TRAINED.value,
+            training=replace(config.training, learning_rate=0.0),
+        ),
+    ]
+    return [*rungs, min(candidates, key=lambda state: state.mean_kl)], candidates
+
+
+def _stage_name(state: RungState) -> str:
+    return f"{state.rung.value} from {state.start}" if state.start else state.rung.value

@@ -1,0 +1,159 @@
+"""Stage 1: the calibration sequences: sampled from the model, read from a file, or cut out of a text."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spearhead.quant.calibration.config import CalibrationConfig
+from spearhead.quant.calibration.models import Models
+from spearhead.quant.calibration.progress import Progress
+from spearhead.quant.calibration.store import StageResult, StageStore
+from spearhead.quant.lesson import token_weights
+from spearhead.quant.quantizing.calibration import read_sequences
+from spearhead.quant.self_sampling import (
+    SampledSequences,
+    SamplingOrigin,
+    SamplingTokens,
+    load_sequences,
+    self_sample,
+)
+from spearhead.quant.sequences import TokenBatch
+
+STAGE = "self-sampling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationTexts:
+    """What a calibration learns from, and what it decides on.
+
+    Attributes:
+        training: For statistics, damage and training.
+        held_out: For decisions alone.
+        skip_first: Tokens at the start of each document that do not count.
+        result: The stage, for its key and time.
+        described: Where the sequences come from, for people.
+    """
+
+    training: SampledSequences
+    held_out: SampledSequences
+    skip_first: int
+    result: StageResult
+    described: str
+
+    def batches(self, count: int, batch_size: int) -> list[TokenBatch]:
+        """The first ``count`` training sequences; what does not count is not valid."""
+        part = self.training.select(range(min(count, len(self.training.token_ids))))
+        valid = counted(part, self.skip_first).bool()
+        return [
+            TokenBatch(token_ids=part.token_ids[rows].long(), valid=valid[rows])
+            for rows in torch.split(torch.arange(len(valid)), batch_size)
+        ]
+
+
+def counted(sequences: SampledSequences, skip_first: int) -> Tensor:
+    """float32 ``(S, T)``: 1 on tokens after which a prediction counts.
+
+    Neither the first tokens of a document do, nor its last, after which another document begins.
+    """
+    weights = token_weights(sequences.document_starts, skip_first)
+    weights[:, :-1] *= ~sequences.document_starts[:, 1:]
+    return weights
+
+
+def gather_sequences(
+    store: StageStore,
+    models: Models,
+    config: CalibrationConfig,
+    *,
+    text: Path | None = None,
+    file: Path | None = None,
+    progress: Progress,
+) -> CalibrationTexts:
+    """Samples, reads or cuts, and splits.
+
+    Args:
+        store: Keeps the result.
+        models: The teacher writes.
+        config: How many, how long.
+        text: Cut its windows instead of sampling.
+        file: Take what an earlier run saved instead of sampling.
+        progress: Told of tokens.
+
+    Raises:
+        CalibrationError: The model writes no text, or a file does not hold what it should.
+    """
+    subject = models.subject
+    tokens = SamplingTokens.of(
+        subject.tokenizer,
+        vocab_size=subject.full.config.vocab_size,
+        chat=config.sampling.chat_fraction > 0,
+    )
+    origin = SamplingOrigin(config=config.sampling, tokens=tokens, revision=subject.full.revision)
+    depends: dict[str, Any] = {**origin.fields(), "dtype": str(models.dtype), "device": models.device.type}
+    described = f"{config.sampling.sequence_count} sequences that the full-precision model wrote"
+    if text is not None:
+        depends["text"] = _digest(text)
+        described = f"windows of {text.name}"
+    elif file is not None:
+        depends["file"] = _digest(file)
+        described = f"the sequences of {file.name}"
+
+    def compute(journal: Path) -> StageResult:
+        if text is not None:
+            return _stored(_windows(text, models, config))
+        if file is not None:
+            found = load_sequences(file, origin)
+            return _stored(found.token_ids, found.document_starts, found.rejected)
+        sampled = self_sample(
+            models.teacher(models.dtype),
+            config.sampling,
+            tokens,
+            revision=subject.full.revision,
+            work=journal,
+            progress=lambda done, total: progress(STAGE, done, total),
+        )
+        return _stored(sampled.token_ids, sampled.document_starts, sampled.rejected)
+
+    result = store.stage(STAGE, depends, compute)
+    whole = SampledSequences(
+        token_ids=result.tensors["token_ids"],
+        document_starts=result.tensors["document_starts"],
+        rejected=int(result.values["rejected"]),
+        origin=origin,
+    )
+    training, held_out = whole.split(config.holdout)
+    progress(STAGE, whole.token_ids.numel(), whole.token_ids.numel())
+    return CalibrationTexts(
+        training=training,
+        held_out=held_out,
+        skip_first=config.skip_first,
+        result=result,
+        described=described,
+    )
+
+
+def _windows(text: Path, models: Models, config: CalibrationConfig) -> Tensor:
+    windows = read_sequences(
+        models.subject.full.path,
+        text,
+        length=config.sampling.length,
+        count=config.sampling.sequence_count,
+    )
+    return torch.tensor(windows, dtype=torch.int32)
+
+
+def _stored(token_ids: Tensor, starts: Tensor | None = None, rejected: int = 0) -> StageResult:
+    if starts is None:
+        starts = torch.zeros_like(token_ids, dtype=torch.bool)
+        starts[:, 0] = True
+    return StageResult(
+        values={"rejected": rejected}, tensors={"token_ids": token_ids, "document_starts": starts}
+    )
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

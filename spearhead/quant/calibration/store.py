@@ -1,0 +1,159 @@
+"""Where a calibration keeps finished stages, so that it goes on after a kill at any moment.
+
+    lock                          held while a run uses the folder
+    <stage>-<key>.safetensors     the result of a finished stage
+    <stage>-<key>/                what an unfinished stage needs to go on
+
+A key is a digest of everything that the stage depends on, other stages among it, so that results of different
+configurations lie side by side and never mix.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from spearhead import __version__
+from spearhead.errors import CalibrationError, ConfigError
+
+_HEADER = "spearhead_calibration"
+_LOCK = "lock"
+_KEY_LENGTH = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """What a stage found.
+
+    Attributes:
+        values: JSON values.
+        tensors: By name, on the CPU.
+        key: Digest of what it depends on; empty until it is stored.
+        duration_s: Seconds that it took, without those of runs that were interrupted.
+    """
+
+    values: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    key: str = ""
+    duration_s: float = 0.0
+
+
+Compute = Callable[[Path], StageResult]
+"""Computes a stage; the folder is its own, for journals. It may not exist yet."""
+
+Clock = Callable[[], float]
+"""Seconds since some moment."""
+
+
+class StageStore:
+    """The results of one work folder. Use :func:`open_store`.
+
+    Args:
+        path: The folder.
+        clock: Times stages.
+        tell: Told in a sentence when a stage was finished before, or goes on.
+    """
+
+    def __init__(self, path: Path, clock: Clock, tell: Callable[[str], None]) -> None:
+        self.path = path
+        self._clock = clock
+        self._tell = tell
+
+    def stage(self, name: str, depends_on: Mapping[str, Any], compute: Compute) -> StageResult:
+        """The stored result, or a new one that is stored before it is returned.
+
+        Args:
+            name: Of the stage; part of the file's name.
+            depends_on: Everything that decides the result, as JSON values.
+            compute: Called where there is no result yet.
+
+        Raises:
+            CalibrationError: A stored result is damaged, or the folder cannot be written.
+        """
+        key = stage_key(name, depends_on)
+        file, journal = self.path / f"{name}-{key}.safetensors", self.path / f"{name}-{key}"
+        if file.exists():
+            self._tell(f"{name}: finished in an earlier run")
+            shutil.rmtree(journal, ignore_errors=True)
+            return _load(file, key)
+        if journal.exists():
+            self._tell(f"{name}: going on where an earlier run stopped")
+        began_s = self._clock()
+        found = compute(journal)
+        _save(file, found, self._clock() - began_s)
+        shutil.rmtree(journal, ignore_errors=True)
+        return _load(file, key)
+
+    def discard(self) -> None:
+        """Removes everything."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def stage_key(name: str, depends_on: Mapping[str, Any]) -> str:
+    """Digest of what a stage depends on; other versions of this software have other keys."""
+    text = json.dumps([name, __version__, depends_on], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+
+@contextmanager
+def open_store(path: Path, *, clock: Clock, tell: Callable[[str], None]) -> Iterator[StageStore]:
+    """Takes a work folder for this process alone.
+
+    Raises:
+        ConfigError: Another run uses it, or it holds something else.
+        CalibrationError: It cannot be written.
+    """
+    if path.exists() and any(path.iterdir()) and not (path / _LOCK).exists():
+        raise ConfigError(f"{path} holds other files; choose an empty folder for --work")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / _LOCK).open("w")
+    except OSError as error:
+        raise CalibrationError(
+            f"{path} cannot be written: {error}; choose another folder with --work"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{path} is used by another run; wait for it, or choose another folder"
+            ) from None
+        yield StageStore(path, clock, tell)
+
+
+def _save(file: Path, found: StageResult, duration_s: float) -> None:
+    header = json.dumps({"values": found.values, "duration_s": duration_s})
+    part = file.with_name(f"{file.name}.part")
+    tensors = {name: tensor.contiguous() for name, tensor in found.tensors.items()}
+    try:
+        save_file(tensors, part, metadata={_HEADER: header})
+        os.replace(part, file)
+    except (OSError, SafetensorError) as error:
+        part.unlink(missing_ok=True)
+        raise CalibrationError(
+            f"{file} cannot be written: {error}. Make room and run the same command again: finished stages "
+            "are kept"
+        ) from error
+
+
+def _load(file: Path, key: str) -> StageResult:
+    try:
+        with safe_open(file, "pt") as opened:
+            header = json.loads((opened.metadata() or {})[_HEADER])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise CalibrationError(f"{file} is damaged: {error}; delete it") from error
+    return StageResult(
+        values=header["values"], tensors=tensors, key=key, duration_s=float(header["duration_s"])
+    )

@@ -1,0 +1,22 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spearhead.model.checkpoint import open_checkpoint
+from spearhead.quant.calibration import calibrate
+
+Artefact = Callable[..., Path]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_every_rung_beats_the_one_before(artefact: Artefact, request_for: Any, architecture: str) -> None:
+    said: list[str] = []
+    path = artefact(architecture)
+    found = calibrate(request_for(path), tell=said.append)
+    assert found.written == path / "spear" / "ec.safetensors"
+    w4, static, trained = found.rungs
+    assert trained.mean_kl < static.mean_kl < w4.mean_kl
+    assert any(sentence.startswith("trained: held-out KL") for sentence in said)
+    assert open_checkpoint(str(path)).variants == ("w4", "w4+ec", "fp16")
