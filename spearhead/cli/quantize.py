@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ def _add_method_numbers(group: "argparse._ArgumentGroup") -> None:
         "--damping", type=float, default=0.01, help="GPTQ's first damping (default %(default)s)"
     )
     group.add_argument(
-        "--clipping-steps", type=int, default=200, help="of omniquant, a layer (default %(default)s)"
+        "--clipping-steps", type=int, default=100, help="of omniquant, a layer (default %(default)s)"
     )
 
 
@@ -101,6 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
         report = quantize_checkpoint(
             arguments.source, output, recipe, sequences, settings=settings, progress=_progress()
         )
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on with what is finished", file=sys.stderr)
+        raise
     except (CheckpointError, CalibrationError):
         shutil.rmtree(sampling, ignore_errors=True)  # doing it again would fail again
         raise

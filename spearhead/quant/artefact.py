@@ -90,6 +90,16 @@ def _weights(choice: ModuleChoice) -> dict[str, Any]:
     return arguments | {"strategy": "channel"}  # readers know no single scale for a whole tensor
 
 
+def check_companions(checkpoint: Checkpoint) -> None:
+    """Makes sure that :func:`write_companions` will work: a GGUF file's tokenizer must be convertible.
+
+    Raises:
+        CheckpointError: There is no usable tokenizer.
+    """
+    if checkpoint.path.is_file():
+        Tokenizer.load(checkpoint.path)
+
+
 def write_companions(checkpoint: Checkpoint, folder: Path) -> None:
     """Tokenizer and generation settings: copied from a folder, converted from a GGUF file."""
     if checkpoint.path.is_file():

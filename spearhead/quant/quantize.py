@@ -7,6 +7,7 @@ from pathlib import Path
 from spearhead.errors import ConfigError
 from spearhead.model.checkpoint import open_checkpoint
 from spearhead.model.quantization import QuantizationScheme
+from spearhead.quant.artefact import check_companions
 from spearhead.quant.quantizing.checks import check_sequences, checked_choices
 from spearhead.quant.quantizing.progress import OnProgress
 from spearhead.quant.quantizing.report import QuantizationReport
@@ -52,6 +53,7 @@ def quantize_checkpoint(
         recipe = QuantizationRecipe.uniform(recipe)
     with closing(open_checkpoint(source)) as checkpoint:
         choices = checked_choices(checkpoint, recipe)
+        check_companions(checkpoint)
         check_sequences(checkpoint.config, choices, sequences)
         run = QuantizationRun(
             checkpoint,

@@ -50,7 +50,7 @@ def test_a_recipe_is_read_from_options(
     kept = json.loads((tmp_path / "w4" / "spear" / "quantization.json").read_text())
     assert kept["recipe"] == (
         "channel/7.5:gptq; *down_proj=group32/7.5:gptq; model.layers.0.*=w8/127.5:rtn; *1.*q_proj=dense; "
-        "act_order=True damping=0.05 awq_points=20 clipping_steps=200 clipping_rate=0.02"
+        "act_order=True damping=0.05 awq_points=20 clipping_steps=100 clipping_rate=0.02"
     )
     assert (kept["inputs"], kept["batch_size"], kept["skip_first"]) == ("quantized", 2, 1)
 

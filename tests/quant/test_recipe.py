@@ -67,7 +67,7 @@ def test_the_last_override_that_matches_wins() -> None:
 def test_a_recipe_prints_everything_that_decides_the_outcome() -> None:
     recipe = QuantizationRecipe.parse("channel", "gptq", ["*down_proj=dense"], MethodOptions(act_order=True))
     assert str(recipe) == (
-        "channel/7.5:gptq; *down_proj=dense; act_order=True damping=0.01 awq_points=20 clipping_steps=200 "
+        "channel/7.5:gptq; *down_proj=dense; act_order=True damping=0.01 awq_points=20 clipping_steps=100 "
         "clipping_rate=0.02"
     )
 

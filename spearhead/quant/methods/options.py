@@ -21,7 +21,7 @@ class MethodOptions:
     act_order: bool = False
     damping: float = 0.01
     awq_points: int = 20
-    clipping_steps: int = 200
+    clipping_steps: int = 100
     clipping_rate: float = 0.02
 
     def __post_init__(self) -> None:

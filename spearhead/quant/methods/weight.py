@@ -17,7 +17,6 @@ from spearhead.quant.methods.weight_error import squared_error
 from spearhead.quant.moments import Moments
 from spearhead.quant.recipe import ModuleChoice
 
-NOT_LEARNED = "omniquant fell back to rounding: no clipping that it tried lowers the error"
 _DEFAULTS = MethodOptions()
 
 
@@ -73,10 +72,8 @@ def quantize_weight(
     used: str = method
     if scales is None and method == "omniquant":
         learned = _learned(weight, choice, second, scale_dtype, options)
-        scales = learned.scales[""]
-        if not learned.improved:
-            used = "rtn"
-            notes.append(NOT_LEARNED)
+        scales, used = learned.scales[""], learned.method
+        notes.append(note_on_learning(learned))
     elif scales is None:
         scales = _scales(weight, choice, second, scale_dtype)
     codes = grid.codes(weight, scales)
@@ -91,6 +88,17 @@ def quantize_weight(
     notes.append(_note_on_underflow(weight, grid, scales))
     return QuantizedResult(
         codes=codes, scales=scales, method_used=used, note="; ".join(note for note in notes if note)
+    )
+
+
+def note_on_learning(learned: LearnedScales) -> str:
+    """Why scales are not the learned ones; empty if they are."""
+    if learned.method == "omniquant":
+        return ""
+    losses = learned.losses
+    return (
+        f"omniquant fell back to {learned.method}: training ended at an error of {losses['omniquant']:.3g}, "
+        f"above {losses[learned.method]:.3g}"
     )
 
 
@@ -132,7 +140,7 @@ def _learned(
         return ((difference @ wide) * difference).sum()
 
     return learn_clipping(
-        {"": Clippable(weight=weight, grid=choice.grid)},
+        {"": Clippable(weight=weight, grid=choice.grid, mean_square=second.diagonal())},
         loss,
         1,
         steps=options.clipping_steps,

@@ -12,7 +12,7 @@ from spearhead.model.checkpoint.loader import finite
 from spearhead.quant.layer_pass import LayerVisit
 from spearhead.quant.methods.learned_clipping import Clippable, LearnedScales, learn_clipping
 from spearhead.quant.methods.options import MethodOptions
-from spearhead.quant.methods.weight import NOT_LEARNED, QuantizedResult, quantize_weight
+from spearhead.quant.methods.weight import QuantizedResult, note_on_learning, quantize_weight
 from spearhead.quant.methods.weight_error import relative_error, squared_error
 from spearhead.quant.quantizing.block import Block
 from spearhead.quant.quantizing.folding import FoldedLayer, LayerChoices, fold_layer
@@ -131,12 +131,18 @@ class LayerQuantizer:
         choices: LayerChoices,
         visit: LayerVisit | None,
     ) -> LearnedScales | None:
+        if visit is None:
+            return None
         weights = {
-            part: Clippable(weight=folded.tensors[f"{part}.weight"], grid=choice.grid)
+            part: Clippable(
+                weight=folded.tensors[f"{part}.weight"],
+                grid=choice.grid,
+                mean_square=folded.moments(part, visit.moments[part]).mean_square,
+            )
             for part, choice in choices.items()
             if choice is not None and choice.method == "omniquant"
         }
-        if not weights or visit is None:
+        if not weights:
             return None
         return learn_clipping(
             weights,
@@ -171,8 +177,9 @@ class LayerQuantizer:
             options=self.options,
             scales=None if learned is None else learned.scales[part],
         )
-        if learned is not None and not learned.improved:
-            result = replace(result, method_used="rtn", note=NOT_LEARNED)
+        if learned is not None:
+            notes = [note for note in (result.note, note_on_learning(learned)) if note]
+            result = replace(result, method_used=learned.method, note="; ".join(notes))
         finite(result.scales, f"{module}.weight_scale")
         tensors = packed_tensors(module, result, choice.bits)
         done.stored.update(tensors)

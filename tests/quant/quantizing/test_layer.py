@@ -1,7 +1,9 @@
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 from spearhead.model.checkpoint import open_checkpoint
@@ -18,14 +20,13 @@ Factory = Callable[..., Path]
 SEQUENCES = [list(range(3, 63)), list(range(40, 90)), list(range(100, 130))]
 
 
-def quantized(
-    folder: Path, method: str, steps: int = 60, outlier: float = 0.0
-) -> tuple[QuantizedLayer, float]:
+def quantized(folder: Path, method: str, steps: int = 60, rate: float = 0.02) -> tuple[QuantizedLayer, float]:
     """The first layer, and the mean squared error of its output on the calibration tokens."""
     done: list[tuple[QuantizedLayer, float]] = []
     with closing(open_checkpoint(str(folder))) as checkpoint:
         source = StreamedLayers(checkpoint, dtype=torch.float32, device=torch.device("cpu"))
-        recipe = QuantizationRecipe.parse("channel", method, options=MethodOptions(clipping_steps=steps))
+        options = MethodOptions(clipping_steps=steps, clipping_rate=rate)
+        recipe = QuantizationRecipe.parse("channel", method, options=options)
         quantizer = LayerQuantizer(
             config=checkpoint.config,
             choices=recipe.choices(linear_modules(checkpoint.config)),
@@ -60,16 +61,25 @@ def test_learned_clipping_lowers_the_error_of_the_layers_output(tiny_checkpoint:
     folder = tiny_checkpoint("qwen2")
     layer, error = quantized(folder, "omniquant")
     _, plain = quantized(folder, "rtn")
-    assert error < 0.9 * plain
+    _, searched = quantized(folder, "rtn-clip")
+    assert error < 0.95 * searched < 0.95 * plain
     assert {report.method_used for report in layer.reports} == {"omniquant"}
 
 
-def test_learned_clipping_that_does_not_help_says_so(tiny_checkpoint: Factory) -> None:
+@pytest.mark.parametrize("changed", [{"steps": 20}, {"rate": 0.05}])
+def test_every_option_of_learned_clipping_has_an_effect(
+    tiny_checkpoint: Factory, changed: dict[str, Any]
+) -> None:
+    folder = tiny_checkpoint("qwen2")
+    (before, _), (after, _) = quantized(folder, "omniquant"), quantized(folder, "omniquant", **changed)
+    assert any(not torch.equal(before.stored[name], after.stored[name]) for name in before.stored)
+
+
+def test_the_simplest_of_equals_is_kept_and_told(tiny_checkpoint: Factory) -> None:
     folder = tiny_checkpoint("qwen2")
     layer, error = quantized(folder, "omniquant", steps=1)
-    _, plain = quantized(folder, "rtn")
-    assert error <= plain
-    assert {report.method_used for report in layer.reports} <= {"omniquant", "rtn"}
+    assert error <= min(quantized(folder, method)[1] for method in ("rtn", "rtn-clip"))
+    assert all((report.method_used == "omniquant") != bool(report.note) for report in layer.reports)
 
 
 def test_the_layer_that_others_see_is_the_one_that_is_stored(tiny_checkpoint: Factory) -> None:
