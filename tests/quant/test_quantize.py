@@ -170,6 +170,34 @@ def test_eight_bits_lose_next_to_nothing_even_with_scales_folded(
         assert torch.dist(logits, expected) < 0.1 * expected.norm()
 
 
+@pytest.mark.parametrize("method", ["gptq", "omniquant", "awq"])
+def test_biases_are_the_sources_own_unless_scales_are_folded(
+    tiny_checkpoint: Factory, tmp_path: Path, method: str
+) -> None:
+    folder = tiny_checkpoint("qwen2", dtype="bfloat16", num_key_value_heads=4)
+    recipe = QuantizationRecipe.parse("channel", method, options=MethodOptions(clipping_steps=2))
+    quantize_checkpoint(str(folder), tmp_path / "out", recipe, SEQUENCES)
+    source, artefact = open_checkpoint(str(folder)), open_checkpoint(str(tmp_path / "out"))
+    biases = [name for name in source.shapes if name.endswith(".bias")]
+    changed = {
+        name.split(".")[4] for name in biases if not torch.equal(source.tensor(name), artefact.tensor(name))
+    }
+    assert len(biases) == 6
+    assert changed == ({"v_proj"} if method == "awq" else set())
+
+
+def test_scales_beyond_the_range_of_the_stored_type_are_named(
+    tiny_checkpoint: Factory, tiny_gguf: Factory, tmp_path: Path
+) -> None:
+    folder = tiny_checkpoint("llama")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][0, 0] = 1e6
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    path = tiny_gguf(folder, "Q8_0")
+    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up_proj\.weight_scale holds NaN or infinity"):
+        quantize_checkpoint(str(path), tmp_path / "out", scheme("channel"))
+
+
 def test_a_mixed_artefact_names_every_module_once(tiny_checkpoint: Factory, tmp_path: Path) -> None:
     folder = tiny_checkpoint("llama")
     recipe = QuantizationRecipe.parse(
