@@ -2,6 +2,15 @@
 
 from spearhead.quant.calibration.calibration import Calibration, CalibrationRequest
 from spearhead.quant.calibration.config import CalibrationConfig, CalibrationSettings
+from spearhead.quant.calibration.outcome import CalibrationOutcome, OutcomeOptions
 from spearhead.quant.calibration.run import calibrate
 
-__all__ = ["Calibration", "CalibrationConfig", "CalibrationRequest", "CalibrationSettings", "calibrate"]
+__all__ = [
+    "Calibration",
+    "CalibrationConfig",
+    "CalibrationOutcome",
+    "CalibrationRequest",
+    "CalibrationSettings",
+    "OutcomeOptions",
+    "calibrate",
+]

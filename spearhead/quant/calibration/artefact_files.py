@@ -15,20 +15,22 @@ from spearhead.model.checkpoint.compensator_files import (
     save_compensators,
 )
 from spearhead.model.checkpoint.compensators import FILE, FOLDER
-from spearhead.model.checkpoint.tensor_files import read_json
+from spearhead.model.checkpoint.tensor_files import file_digest, read_json
 from spearhead.quant.calibration.subject import Subject
 
-_MARK = "writing"
+_WRITING, _WRITTEN = "writing", "written"
 _EC_FILE = f"{FOLDER}/{FILE}"
 
 
-def check_replaceable(folder: Path, *, force: bool) -> None:
-    """Refuses to lose earlier compensators.
+def check_replaceable(folder: Path, work: Path, *, force: bool) -> None:
+    """Refuses to lose earlier compensators, but for those of the run that is now going on.
 
     Raises:
         ConfigError: There are some and ``force`` was not given.
     """
-    file = folder / _EC_FILE
+    file, mark = folder / _EC_FILE, work / _WRITTEN
+    if mark.exists() and file.exists() and mark.read_text(encoding="utf-8") == file_digest(file):
+        return
     if not force and (file.exists() or file.with_suffix(".json").exists()):
         raise ConfigError(
             f"{folder} has compensators already ({_EC_FILE}); replace them with --force, or remove them"
@@ -37,13 +39,13 @@ def check_replaceable(folder: Path, *, force: bool) -> None:
 
 def mend_interrupted_write(folder: Path, work: Path) -> None:
     """Removes half a pair of files that a kill left, so that the artefact opens again; nothing otherwise."""
-    if not (work / _MARK).exists():
+    if not (work / _WRITING).exists():
         return
     file = folder / _EC_FILE
     for path in (file, file.with_suffix(".json"), file.with_suffix(".partial")):
         path.unlink(missing_ok=True)
     _name_file(folder, present=False)
-    (work / _MARK).unlink()
+    (work / _WRITING).unlink()
 
 
 def write_compensators(
@@ -68,11 +70,12 @@ def write_compensators(
         quantization=subject.artefact.quantization,
         details=details,
     )
-    mark = work / _MARK
+    mark = work / _WRITING
     try:
         mark.touch()
         file = save_compensators(subject.folder, compensators, description)
         _name_file(subject.folder, present=True)
+        (work / _WRITTEN).write_text(file_digest(file), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         (subject.folder / _EC_FILE).with_suffix(".partial").unlink(missing_ok=True)
         raise CalibrationError(
@@ -81,6 +84,11 @@ def write_compensators(
         ) from error
     mark.unlink()
     return file
+
+
+def forget_written(work: Path) -> None:
+    """The run has ended: its compensators are as good as any other."""
+    (work / _WRITTEN).unlink(missing_ok=True)
 
 
 def _name_file(folder: Path, *, present: bool) -> None:

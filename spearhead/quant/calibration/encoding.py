@@ -41,7 +41,12 @@ def served(
 
 def stored_bytes(factors: Mapping[str, Factors], bits: FactorBits) -> int:
     """Bytes of all tensors on the disk."""
-    return sum(map(_bytes, encode(factors, bits).values()))
+    return sum(module_bytes(factors, bits).values())
+
+
+def module_bytes(factors: Mapping[str, Factors], bits: FactorBits) -> dict[str, int]:
+    """The same by module."""
+    return {module: _bytes(stored) for module, stored in encode(factors, bits).items()}
 
 
 def to_tensors(factors: Mapping[str, Factors]) -> dict[str, Tensor]:

@@ -1,9 +1,9 @@
 """Input scales that a quantiser folded into the layer: W' = diag(row) W diag(column), x' = x / column.
 
 An artefact of `spearhead quantize` records them. A published AWQ checkpoint does not, but shows them: a
-scaled norm is the norm divided by the scale, and scaled rows are the full-precision rows times a factor, which
-the 4-bit weights give by least squares. Any such factor leaves the full-precision layer what it computes, so
-that an estimate costs nothing but a little of the correction's fit.
+scaled norm is the norm divided by the scale, and scaled rows are the full-precision rows times a factor,
+which the 4-bit weights give by least squares. Any such factor leaves the full-precision layer what it
+computes, so that an estimate costs nothing but a little of the correction's fit.
 """
 
 from collections.abc import Mapping

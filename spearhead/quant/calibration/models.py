@@ -1,5 +1,6 @@
 """Teacher and student in a dtype: in memory while they fit, else one layer at a time from the disk."""
 
+import os
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
@@ -22,7 +23,7 @@ Role = Literal["teacher", "student"]
 
 @dataclass(slots=True, kw_only=True)
 class Models:
-    """The two models of a calibration. Each role keeps its last source, and lets go of it for another dtype.
+    """The two models of a calibration; those of a dtype not in use make room where room is short.
 
     Attributes:
         subject: The checkpoints.
@@ -37,7 +38,7 @@ class Models:
     dtype: torch.dtype
     memory_bytes: int
     tokens_at_once: int
-    _kept: dict[Role, tuple[torch.dtype, LayerSource, int]] = field(default_factory=dict)
+    _kept: dict[tuple[Role, torch.dtype], tuple[LayerSource, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, subject: Subject, settings: CalibrationSettings) -> "Models":
@@ -63,34 +64,34 @@ class Models:
         """The 4-bit weights, dequantised."""
         return self._source("student", self.subject.artefact, dtype)
 
-    def streamed(self, role: Role) -> bool:
-        """Whether the last source of a role reads its layers from the disk."""
-        return role in self._kept and isinstance(self._kept[role][1], StreamedLayers)
-
     def batch_size(self, length: int) -> int:
         """Sequences of so many tokens that go through a layer together."""
         return max(1, self.tokens_at_once // length)
 
-    def total_bytes(self) -> int:
-        """Memory for layers and activations: what was allowed, else what is free now."""
+    def place(self, streamed: StreamedLayers, checkpoint: Checkpoint) -> LayerSource:
+        """A further model: in memory if there is room now."""
+        needed = layer_bytes(checkpoint, streamed.dtype)
+        return ResidentLayers(streamed) if needed <= self._left() else streamed
+
+    def room_bytes(self) -> int:
+        """Memory for activations: what was allowed for layers, else what is free now."""
         return self.memory_bytes or free_memory_bytes(self.device)
 
     def _source(self, role: Role, checkpoint: Checkpoint, dtype: torch.dtype) -> LayerSource:
-        kept = self._kept.get(role)
-        if kept is not None and kept[0] == dtype:
-            return kept[1]
-        self._kept.pop(role, None)
-        kept = None
+        if (role, dtype) in self._kept:
+            return self._kept[role, dtype][0]
         streamed = StreamedLayers(checkpoint, dtype=dtype, device=self.device)
         needed = layer_bytes(checkpoint, dtype)
+        if needed > self._left():
+            self._kept = {key: kept for key, kept in self._kept.items() if key[1] == dtype}
         source: LayerSource = ResidentLayers(streamed) if needed <= self._left() else streamed
-        self._kept[role] = (dtype, source, needed if source is not streamed else 0)
+        self._kept[role, dtype] = (source, needed if source is not streamed else 0)
         return source
 
     def _left(self) -> int:
         if not self.memory_bytes:
             return int(free_memory_bytes(self.device) * _MEMORY_SHARE)
-        return self.memory_bytes - sum(needed for _, _, needed in self._kept.values())
+        return self.memory_bytes - sum(needed for _, needed in self._kept.values())
 
 
 def layer_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
@@ -121,3 +122,10 @@ def compute_dtype(name: str, device: torch.device) -> torch.dtype:
         return found
     fast = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if fast else torch.float32
+
+
+def machine_bytes(device: torch.device) -> int:
+    """All memory of a device, free or not: always the same on one machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

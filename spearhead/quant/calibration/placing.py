@@ -1,9 +1,9 @@
 """Stage 4: which modules get a compensator, of what rank. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from spearhead.errors import CalibrationError
-from spearhead.quant.allocation import Allocation, AllocationConfig, allocate
+from spearhead.quant.allocation import Allocation, AllocationConfig, ModuleShape, allocate
 from spearhead.quant.calibration.config import CalibrationConfig
 from spearhead.quant.calibration.fitting import ClosedForms
 from spearhead.quant.calibration.subject import Subject
@@ -27,6 +27,21 @@ def allocation_config(config: CalibrationConfig, w4_bytes: int) -> AllocationCon
         cost_weight=config.cost_weight,
         tensor_parallel_size=config.tensor_parallel_size,
     )
+
+
+def check_budget(modules: Sequence[ModuleShape], config: CalibrationConfig, w4_bytes: int) -> None:
+    """Refuses a budget that no compensator fits into, before any work.
+
+    Raises:
+        CalibrationError: The budget, and what the smallest compensator takes.
+    """
+    limits = allocation_config(config, w4_bytes)
+    smallest = min(limits.bytes_of(module, limits.min_rank) for module in modules)
+    if smallest > limits.budget_bytes:
+        raise CalibrationError(
+            f"the budget of {limits.budget_bytes} bytes holds no compensator: the smallest takes {smallest} "
+            f"at rank {limits.min_rank}; raise it with --budget, or lower the bits of factors"
+        )
 
 
 def place(

@@ -8,6 +8,7 @@ from typing import Any
 from spearhead.quant.allocation import Allocation
 from spearhead.quant.calibration.artefact_files import (
     check_replaceable,
+    forget_written,
     mend_interrupted_write,
     write_compensators,
 )
@@ -18,7 +19,7 @@ from spearhead.quant.calibration.encoding import encode
 from spearhead.quant.calibration.fitting import ClosedForms, fit_closed_forms
 from spearhead.quant.calibration.measuring import measure_modules
 from spearhead.quant.calibration.models import Models
-from spearhead.quant.calibration.placing import place, start_factors
+from spearhead.quant.calibration.placing import check_budget, place, start_factors
 from spearhead.quant.calibration.progress import Progress, silent
 from spearhead.quant.calibration.provenance import provenance
 from spearhead.quant.calibration.rungs import RungMaker, RungState
@@ -60,7 +61,7 @@ def calibrate(
     folder = request.artefact.parent if request.artefact.is_file() else request.artefact
     with open_store(request.work_folder, clock=clock, tell=tell) as store:
         mend_interrupted_write(folder, store.path)
-        check_replaceable(folder, force=request.force)
+        check_replaceable(folder, store.path, force=request.force)
         with open_subject(
             request.artefact, request.full_precision, include_w8=request.config.include_w8
         ) as subject:
@@ -72,6 +73,7 @@ def calibrate(
                 written = write_compensators(subject, compensators, details, store.path)
                 found = replace(found, written=written)
             after(found)
+        forget_written(store.path)
         if request.work is None:
             store.discard()
     return found
@@ -85,6 +87,7 @@ def _run(
     tell: Callable[[str], None],
 ) -> Calibration:
     config = request.config
+    check_budget(subject.modules, config, subject.artefact.stored_bytes)
     models = Models.of(subject, request.settings)
     texts = gather_sequences(
         store, models, config, text=request.text, file=request.sequences, progress=progress

@@ -235,4 +235,4 @@ class RungMaker:
         heads = (config.head_count + 2 * config.kv_head_count) * config.head_dim
         a_layer = 8 * config.hidden_size + 4 * heads + 4 * config.intermediate_size
         needed = tokens * a_layer * config.layer_count * self._models.dtype.itemsize
-        return needed > _ACTIVATION_SHARE * self._models.total_bytes()
+        return needed > _ACTIVATION_SHARE * self._models.room_bytes()

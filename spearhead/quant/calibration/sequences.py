@@ -1,7 +1,7 @@
 """Stage 1: the calibration sequences: sampled from the model, read from a file, or cut out of a text."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spearhead.quant.calibration.config import CalibrationConfig
-from spearhead.quant.calibration.models import Models
+from spearhead.quant.calibration.models import Models, machine_bytes
 from spearhead.quant.calibration.progress import Progress
 from spearhead.quant.calibration.store import StageResult, StageStore
 from spearhead.quant.lesson import token_weights
@@ -18,12 +18,14 @@ from spearhead.quant.self_sampling import (
     SampledSequences,
     SamplingOrigin,
     SamplingTokens,
+    SelfSamplingConfig,
     load_sequences,
     self_sample,
 )
 from spearhead.quant.sequences import TokenBatch
 
 STAGE = "self-sampling"
+_CACHE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,7 @@ class CalibrationTexts:
     """What a calibration learns from, and what it decides on.
 
     Attributes:
+        whole: All of them.
         training: For statistics, damage and training.
         held_out: For decisions alone.
         skip_first: Tokens at the start of each document that do not count.
@@ -38,6 +41,7 @@ class CalibrationTexts:
         described: Where the sequences come from, for people.
     """
 
+    whole: SampledSequences
     training: SampledSequences
     held_out: SampledSequences
     skip_first: int
@@ -92,7 +96,8 @@ def gather_sequences(
         vocab_size=subject.full.config.vocab_size,
         chat=config.sampling.chat_fraction > 0,
     )
-    origin = SamplingOrigin(config=config.sampling, tokens=tokens, revision=subject.full.revision)
+    sampling = _fitting(config.sampling, models)
+    origin = SamplingOrigin(config=sampling, tokens=tokens, revision=subject.full.revision)
     depends: dict[str, Any] = {**origin.fields(), "dtype": str(models.dtype), "device": models.device.type}
     described = f"{config.sampling.sequence_count} sequences that the full-precision model wrote"
     if text is not None:
@@ -110,7 +115,7 @@ def gather_sequences(
             return _stored(found.token_ids, found.document_starts, found.rejected)
         sampled = self_sample(
             models.teacher(models.dtype),
-            config.sampling,
+            sampling,
             tokens,
             revision=subject.full.revision,
             work=journal,
@@ -128,12 +133,26 @@ def gather_sequences(
     training, held_out = whole.split(config.holdout)
     progress(STAGE, whole.token_ids.numel(), whole.token_ids.numel())
     return CalibrationTexts(
+        whole=whole,
         training=training,
         held_out=held_out,
         skip_first=config.skip_first,
         result=result,
         described=described,
     )
+
+
+def _fitting(sampling: SelfSamplingConfig, models: Models) -> SelfSamplingConfig:
+    """Fewer sequences in step where their keys and values would not fit.
+
+    The batch size is part of what is sampled, so that it follows from the machine and not from what is free.
+    """
+    config, rows = models.subject.full.config, sampling.batch_size
+    values = 2 * config.layer_count * config.kv_head_count * config.head_dim * sampling.length
+    limit = _CACHE_SHARE * (models.memory_bytes or machine_bytes(models.device))
+    while rows > 1 and rows * values * models.dtype.itemsize > limit:
+        rows //= 2
+    return replace(sampling, batch_size=rows)
 
 
 def _windows(text: Path, models: Models, config: CalibrationConfig) -> Tensor:
