@@ -71,6 +71,30 @@ def test_later_layers_see_what_the_visitor_returned(source: StreamedLayers) -> N
     torch.testing.assert_close(normed, final_hidden(silent, batch.token_ids), rtol=1e-4, atol=1e-4)
 
 
+def test_the_stream_waits_where_the_caller_puts_it_and_a_pass_can_go_on_from_there(
+    source: StreamedLayers,
+) -> None:
+    kept: dict[tuple[int, int], torch.Tensor] = {}
+
+    def keep(layer: int, batch: int, stream: torch.Tensor) -> torch.Tensor:
+        kept[layer, batch] = stream
+        return stream
+
+    groups = list(batches(SEQUENCES, 2))
+    whole = visit_layers(source, groups, lambda visit: visit.tensors, keep=keep)
+    assert list(kept) == [(layer, batch) for layer in range(3) for batch in range(2)]
+    visited: list[int] = []
+
+    def note(visit: LayerVisit) -> LayerTensors:
+        visited.append(visit.index)
+        return visit.tensors
+
+    rest = visit_layers(source, groups, note, first_layer=1, inputs=[kept[1, 0], kept[1, 1]])
+    assert visited == [1]
+    for left, right in zip(rest, whole, strict=True):
+        assert torch.equal(left, right)
+
+
 def test_infinity_in_a_calibration_token_is_an_error_that_names_module_and_token(
     tiny_checkpoint: Callable[..., Path],
 ) -> None:
