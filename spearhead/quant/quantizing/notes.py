@@ -4,6 +4,7 @@ from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint.layout import linear_modules
 from spearhead.quant.recipe import Choices
 
+_TOKENS_AN_INPUT = 8
 _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
@@ -25,11 +26,12 @@ def fused_apart(choices: Choices) -> list[str]:
 
 
 def too_few_tokens(config: ModelConfig, tokens: int) -> list[str]:
-    """Second moments without full rank."""
+    """Statistics that describe the calibration tokens better than the next ones."""
     widest = max(inputs for _, inputs in linear_modules(config).values())
-    if tokens >= widest:
+    if tokens >= _TOKENS_AN_INPUT * widest:
         return []
     return [
-        f"{tokens} calibration tokens are fewer than the {widest} inputs of the widest module: their second "
-        "moments have not full rank; more tokens give better weights"
+        f"{tokens} calibration tokens are few for modules of {widest} inputs: what is chosen fits them and "
+        "may be worse than plain rounding on other text, with gptq above all; give "
+        f"{_TOKENS_AN_INPUT * widest} or more, of the kind that the model will read"
     ]
