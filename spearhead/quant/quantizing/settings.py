@@ -1,5 +1,6 @@
 """How a quantisation run works, whatever it makes."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -35,6 +36,8 @@ class RunSettings:
     restart: bool = False
 
     def __post_init__(self) -> None:
+        if re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
+            raise ConfigError(f"device is {self.device!r}; it must be cpu, cuda or such as cuda:1")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"device is {self.device!r} and no CUDA device is here; use cpu")
         if self.batch_size < 1 or self.skip_first < 0:

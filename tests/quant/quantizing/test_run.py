@@ -230,6 +230,8 @@ def test_a_gpu_chooses_what_the_cpu_chooses(tiny_checkpoint: Factory, tmp_path: 
 
 
 def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match="device is 'gpu'; it must be cpu, cuda"):
+        RunSettings(device="gpu")
     if torch.cuda.is_available():
         pytest.skip("this machine has the device")
     with pytest.raises(ConfigError, match="no CUDA device is here; use cpu"):
