@@ -3,10 +3,12 @@
 from spearhead.telemetry.config import TelemetryConfig
 from spearhead.telemetry.propagation import context_from_traceparent, traceparent_of
 from spearhead.telemetry.setup import Telemetry
+from spearhead.telemetry.stalls import STALL_SPAN
 from spearhead.telemetry.traces import HAS_RECORDED_MEMBERS, record_span
 
 __all__ = [
     "HAS_RECORDED_MEMBERS",
+    "STALL_SPAN",
     "Telemetry",
     "TelemetryConfig",
     "context_from_traceparent",

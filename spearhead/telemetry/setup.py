@@ -19,6 +19,7 @@ from spearhead.telemetry.export import BoundedSpanProcessor
 from spearhead.telemetry.file_exporter import FileSpanExporter
 from spearhead.telemetry.logs import configure_logging
 from spearhead.telemetry.metrics import BaseMetrics, MetricsServer
+from spearhead.telemetry.stalls import StallWatch
 from spearhead.telemetry.traces import make_provider
 
 EXPORT_TIMEOUT_S = 1.0
@@ -50,6 +51,7 @@ class Telemetry:
         self._provider = provider
         self._metrics_server = metrics_server
         self._processors = processors
+        self._stalls = StallWatch(self.tracer) if provider else None
 
     @classmethod
     def start(
@@ -93,6 +95,8 @@ class Telemetry:
     def shutdown(self) -> None:
         """Exports what is queued and closes everything within ``SHUTDOWN_S``; drops and counts the rest."""
         deadline = time.monotonic() + SHUTDOWN_S
+        if self._stalls is not None:
+            self._stalls.close()
         # An exporter may block far beyond its own timeout, and daemon threads do not keep the process alive.
         threads = [
             threading.Thread(target=close, daemon=True, name="telemetry-shutdown")

@@ -1,6 +1,7 @@
 """Spans: the provider with explicit limits, and spans that are built after the fact."""
 
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 
 from opentelemetry import trace
@@ -19,6 +20,9 @@ SPAN_LIMITS = SpanLimits(
 HAS_RECORDED_MEMBERS = "spearhead.has_recorded_members"
 """Attribute of a root span, given at its start: spans of other traces that are recorded link to it."""
 
+ALWAYS_RECORDED = "spearhead.always_recorded"
+"""Attribute of a root span, given at its start: it is rare, and explains traces that are recorded."""
+
 
 def make_provider(
     service_name: str, sample_ratio: float, processors: Sequence[SpanProcessor]
@@ -32,7 +36,8 @@ def make_provider(
     """
     name = os.environ.get("OTEL_SERVICE_NAME") or service_name
     provider = TracerProvider(
-        resource=Resource.create({"service.name": name}),
+        # Two workers of one kind, or one before and after a restart, must not be taken for each other.
+        resource=Resource.create({"service.name": name, "service.instance.id": str(uuid.uuid4())}),
         sampler=None
         if os.environ.get("OTEL_TRACES_SAMPLER")
         else ParentBased(TraceIdRatioBased(sample_ratio)),
@@ -46,8 +51,11 @@ def make_provider(
     return provider
 
 
+_MUST_RECORD = {HAS_RECORDED_MEMBERS, ALWAYS_RECORDED}
+
+
 class _MembersFirst(Sampler):
-    """Records a root that says that it has recorded members, and all below it here; asks about the others."""
+    """Records a root that says that it must be, and all below it here; asks about the others."""
 
     def __init__(self, others: Sampler) -> None:
         self._others = others
@@ -59,7 +67,7 @@ class _MembersFirst(Sampler):
         parent = trace.get_current_span(parent_context).get_span_context()
         # A sampler that asks no parent would cut spans out of the middle of a trace that is recorded.
         below = parent.is_valid and not parent.is_remote and parent.trace_flags.sampled
-        if below or (attributes and attributes.get(HAS_RECORDED_MEMBERS)):
+        if below or (attributes and _MUST_RECORD & attributes.keys()):
             return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, parent.trace_state)
         return self._others.should_sample(
             parent_context, trace_id, name, kind, attributes, links, trace_state
