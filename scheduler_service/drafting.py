@@ -17,7 +17,7 @@ from scheduler_service.proposals import NO_PROPOSALS, Proposals, add_item, read_
 from scheduler_service.request import Request
 from scheduler_service.roster import DecodingColumns
 from scheduler_service.step import StepPart
-from scheduler_service.step_trace import DRAFT_METHOD, StepTrace
+from scheduler_service.step_trace import DRAFT_METHOD, StepTrace, timing_attributes
 from scheduler_service.wire import RESTART_REASONS, releases
 from scheduler_service.worker_link import WorkerLink
 from scheduler_service.worker_stream import Exchange
@@ -242,6 +242,8 @@ class Drafting:
         finally:
             self._catching_up = set()
             self._background = None
+            for (request, _), item in zip(alive, items, strict=True):
+                trace.member(request, {"tokens": len(item.token_ids) // 4})
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(alive)})
 
     async def _exchange(
@@ -269,7 +271,7 @@ class Drafting:
                 if late_counts and self._patience.timed_out():
                     await link.drop(f"it does not answer: {error.message}")
             return None
-        span.end(exchange.end_s)
+        span.end(exchange.end_s, attributes=timing_attributes(exchange))
         return exchange
 
     def _usable(

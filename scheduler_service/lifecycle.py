@@ -199,7 +199,7 @@ class Lifecycle:
         try:
             request.channel.put(progress.token_ids[:kept], output.text, progress.logprobs[:kept])
         except SlowReader as error:
-            request.trace.event("client_slow", now_s)
+            request.trace.event("client_too_slow", now_s)
             self.fail(request, error)
             return kept
         if output.finish is not None:

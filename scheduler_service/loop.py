@@ -176,6 +176,8 @@ class Loop:
         exchange = await self._verifying.exchange(parts, trace, self._step_id)
         if isinstance(exchange, SpearheadError):
             self._recovery.step_failed(parts, exchange, start_s)
+            for part in parts:
+                trace.member(part.request, {"tokens": 0, "drafted": len(part.draft_token_ids), "accepted": 0})
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(parts)}, exchange.message)
             return
         self._applier.apply(parts, proposals, exchange, trace, step_id=self._step_id, start_s=start_s)

@@ -168,18 +168,19 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         return await asyncio.to_thread(self._tokenizer.encode_chat, messages, prompt)
 
     async def _deliver(self, request: Request, context: grpc.aio.ServicerContext) -> None:
-        blocked_s = 0.0
-        while True:
-            event = await request.channel.take()
-            written_s = time.monotonic()
-            if isinstance(event, Summary):
-                trace.get_current_span().set_attribute(
-                    "spearhead.client.backpressure_ns", int(blocked_s * 1e9)
-                )
-                await context.write(_finished(event))
-                return
-            await context.write(_delta(event))
-            blocked_s += time.monotonic() - written_s
+        try:
+            while True:
+                event = await request.channel.take()
+                if isinstance(event, Summary):
+                    await context.write(_finished(event))
+                    return
+                written_s = time.monotonic()
+                try:
+                    await context.write(_delta(event))
+                finally:
+                    request.trace.delivered(written_s, time.monotonic())
+        finally:
+            request.trace.delivery_ended()
 
 
 def _started(spec: GenerationSpec) -> scheduler_pb2.GenerateResponse:

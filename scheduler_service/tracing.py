@@ -18,6 +18,8 @@ from spearhead.telemetry import record_span
 ROUNDS_PER_SEGMENT = 256
 LEAST_REST_S = 0.1
 """Shorter rests make no span: a prompt may rest after each of a thousand chunks."""
+LEAST_BLOCK_S = 0.01
+"""A client that takes an output within this time is not slow."""
 _ROUND_ARRAYS = ("step_ids", "start_ns", "emit_ns", "drafted", "accepted", "emitted")
 
 
@@ -55,6 +57,7 @@ class RequestTrace:
         self._segment_name = ""
         self._prefill: dict[str, int] = {}
         self._rounds: dict[str, array[int]] = {}
+        self._blocked_ns = 0
         self.recording = server_span.is_recording()
         span_context = server_span.get_span_context()
         self.trace_id = trace.format_trace_id(span_context.trace_id) if self.recording else ""
@@ -170,6 +173,23 @@ class RequestTrace:
         """Something rare happened to the request."""
         if self.recording:
             self._server_span.add_event(name, attributes, timestamp=self._clock.unix_ns(now_s))
+
+    def delivered(self, start_s: float, end_s: float) -> None:
+        """An output was handed to the client's stream, which took it, or never did, at ``end_s``.
+
+        The request may have ended before: its RPC lasts until the client has everything.
+        """
+        self._blocked_ns += int((end_s - start_s) * 1e9)
+        if self._server_span.is_recording() and end_s - start_s >= LEAST_BLOCK_S:
+            self._server_span.add_event(
+                "client_slow",
+                {"spearhead.client.blocked_ns": int((end_s - start_s) * 1e9)},
+                timestamp=self._clock.unix_ns(start_s),
+            )
+
+    def delivery_ended(self) -> None:
+        """Nothing more goes to the client."""
+        self._server_span.set_attribute("spearhead.client.backpressure_ns", self._blocked_ns)
 
     def end(self, now_s: float, summary: Summary) -> None:
         """Closes the open segment; the summary goes on the RPC's span, also that of a failure."""

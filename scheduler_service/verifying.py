@@ -8,7 +8,7 @@ from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.peers import Target, VerifyInfo
 from scheduler_service.request import Request
 from scheduler_service.step import StepPart
-from scheduler_service.step_trace import VERIFY_METHOD, StepTrace
+from scheduler_service.step_trace import VERIFY_METHOD, StepTrace, timing_attributes
 from scheduler_service.wire import releases
 from scheduler_service.worker_link import WorkerLink
 from scheduler_service.worker_stream import Exchange
@@ -126,7 +126,7 @@ class Verifying:
             if isinstance(error, DeadlineExceeded):
                 await self._link.drop(error.message)
             return error
-        span.end(exchange.end_s)
+        span.end(exchange.end_s, attributes=timing_attributes(exchange))
         self.free_page_count = exchange.reply.free_page_count
         self.variant = exchange.reply.variant
         return exchange

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client.openmetrics.exposition import generate_latest
 
+from scheduler_service.tracing import RequestTrace, WallClock
 from spearhead.telemetry import Telemetry, TelemetryConfig, context_from_traceparent
 from spearhead.v1 import scheduler_pb2
 from tests.scheduler_service.conftest import StackFactory
@@ -237,6 +238,8 @@ async def test_a_lost_step_is_an_error_on_its_spans(
     spans = exporter.get_finished_spans()
     failed = [span.name for span in spans if span.status.status_code is StatusCode.ERROR]
     assert sorted(failed) == ["engine.step", VERIFY]
+    (lost,) = [span for span in named(spans, "engine.step") if span.status.status_code is StatusCode.ERROR]
+    assert len(lost.links) == 1, "who waited for it is told"
 
 
 async def test_a_chat_is_called_one(
@@ -311,3 +314,49 @@ async def test_an_outage_is_a_queue_span_between_two_segments(
     )
     for before, after in itertools.pairwise(segments):
         assert (before.end_time or 0) <= (after.start_time or 0)
+
+
+async def test_a_call_says_by_itself_where_the_worker_spent_its_time(
+    make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    async with make_stack(telemetry=telemetry) as stack:
+        await stack.generate(stack.request(max_tokens=8))
+        await stack.idle()
+    spans = exporter.get_finished_spans()
+    calls = named(spans, VERIFY) + named(spans, DRAFT)
+    assert calls
+    for call in calls:
+        attributes = call.attributes or {}
+        parts = [
+            attributes[f"spearhead.worker.{part}_ns"] for part in ("wait", "compute", "total", "loop_lag")
+        ]
+        assert all(isinstance(part, int) and part >= 0 for part in parts)
+
+
+async def test_a_catch_up_of_the_drafter_names_whose_tokens_it_computes(
+    make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    async with make_stack(telemetry=telemetry) as stack:
+        await stack.generate(stack.request([i % 50 for i in range(200)], max_tokens=30, request_id="mine"))
+        await stack.idle()
+    caught_up = [s for s in named(exporter.get_finished_spans(), "draft.catch_up") if s.links]
+    assert caught_up
+    assert {(link.attributes or {})["spearhead.request.id"] for s in caught_up for link in s.links} == {
+        "mine"
+    }
+
+
+def test_a_client_that_takes_its_output_late_leaves_events_and_a_total(
+    telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    span = telemetry.tracer.start_span(GENERATE)
+    trace = RequestTrace(telemetry.tracer, span, WallClock())
+    trace.delivered(10.0, 10.001)
+    trace.delivered(11.0, 11.5)
+    trace.delivery_ended()
+    span.end()
+    (root,) = exporter.get_finished_spans()
+    (event,) = root.events
+    assert event.name == "client_slow"
+    assert (event.attributes or {})["spearhead.client.blocked_ns"] == pytest.approx(5e8)
+    assert (root.attributes or {})["spearhead.client.backpressure_ns"] == pytest.approx(5.01e8, rel=1e-6)
