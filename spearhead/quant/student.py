@@ -78,16 +78,17 @@ class Student(nn.Module):
             for part, tensor in zip(("w1", "b1", "w2", "b2"), factors.gate or (), strict=False):
                 self.gates[_key(module, part)] = nn.Parameter(tensor.detach().float().to(device).clone())
 
-    def linear(self, dtype: torch.dtype) -> Linear:
+    def linear(self, dtype: torch.dtype, inner: Linear = plain_linear) -> Linear:
         """The projections with corrections, as the parameters are now; make a new one for each forward pass.
 
         Args:
             dtype: Of the activations.
+            inner: Computes the projections without corrections.
         """
         used = self._rounded(dtype)
 
         def compensated(module: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            y = plain_linear(module, x, weight, bias)
+            y = inner(module, x, weight, bias)
             pair = used.get(module)
             if pair is None:
                 return y
