@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from spearhead import __version__
-from spearhead.cli import bench, calibrate, demo, doctor, evaluate, generate, profile, quantize, up
+from spearhead.cli import attach, bench, calibrate, demo, doctor, evaluate, generate, profile, quantize, up
 from spearhead.cli.supervisor import ChildFailure
 from spearhead.errors import SpearheadError, StartupError
 
-_COMMANDS = (up, generate, demo, profile, quantize, calibrate, evaluate, doctor, bench)
+_COMMANDS = (up, generate, demo, profile, quantize, calibrate, attach, evaluate, doctor, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
