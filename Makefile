@@ -12,6 +12,8 @@ BUF := node_modules/.bin/buf
 
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 ARTEFACT := models/smollm2-135m-instruct-w4
+# Fitted on a GPU to the weights that `quantize --scheme channel` makes, the same to the bit everywhere.
+COMPENSATORS := spearhead/assets/smollm2-135m-instruct
 TABLE := models/latency-table.json
 PROMPT ?= Explain in three sentences why the sky is blue.
 BENCH ?= --draft-tokens auto,0 --compare-transformers
@@ -48,10 +50,13 @@ $(MODEL): tools/fetch_model.py | $(STAMP)
 	$(PY) tools/fetch_model.py $@
 	@touch $@
 
-artefact: $(ARTEFACT)/config.json
+artefact: $(ARTEFACT)/spear/ec.json
 
-$(ARTEFACT)/config.json: | $(STAMP) $(MODEL)
-	$(PY) -m spearhead.cli quantize $(MODEL) $(ARTEFACT) --scheme group32
+$(ARTEFACT)/spear/ec.json: $(COMPENSATORS)/ec.json | $(STAMP) $(MODEL)
+	rm -rf $(ARTEFACT)
+	$(PY) -m spearhead.cli quantize $(MODEL) $(ARTEFACT) --scheme channel
+	$(PY) -m spearhead.cli attach $(ARTEFACT) $(COMPENSATORS)
+	@touch $@
 
 demo: artefact
 	@$(PY) -m spearhead.cli demo --model $(ARTEFACT) --draft $(MODEL) -- '$(subst ','\'',$(PROMPT))'
@@ -73,7 +78,7 @@ protos: setup
 $(BUF):
 	npm install --prefix . --silent --no-save --no-package-lock --no-audit --no-fund @bufbuild/buf@$(BUF_VERSION)
 
-$(TABLE): | $(ARTEFACT)/config.json
+$(TABLE): $(ARTEFACT)/spear/ec.json
 	$(PY) -m spearhead.cli profile --model $(ARTEFACT) --draft $(MODEL) --output $@
 
 bench: artefact $(TABLE)
