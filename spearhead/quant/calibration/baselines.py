@@ -107,7 +107,7 @@ class _Comparison:
                 points.setdefault((name, kind), []).append(point)
 
         for share in self._budgets():
-            own = share == self._own_share()
+            own = abs(share * self._w4_bytes - self._own_bytes()) <= 1
             for method in self._plan.methods:
                 ranks = self._uniform(share).ranks
                 if ranks and self._forms.offers(method):
@@ -178,10 +178,10 @@ class _Comparison:
         return size, {text: by_variant[variant.name] for text, by_variant in found.items()}
 
     def _budgets(self) -> tuple[float, ...]:
-        return self._plan.budgets or (self._own_share(),)
+        return self._plan.budgets or (self._own_bytes() / self._w4_bytes,)
 
-    def _own_share(self) -> float:
-        return self._found.config.budget(self._w4_bytes) / self._w4_bytes
+    def _own_bytes(self) -> int:
+        return self._found.config.budget(self._w4_bytes)
 
     def _config_of(self, share: float) -> AllocationConfig:
         config = replace(self._found.config, gate="off", budget_bytes=max(1, round(share * self._w4_bytes)))

@@ -149,7 +149,7 @@ def _fitting(sampling: SelfSamplingConfig, models: Models) -> SelfSamplingConfig
     """
     config, rows = models.subject.full.config, sampling.batch_size
     values = 2 * config.layer_count * config.kv_head_count * config.head_dim * sampling.length
-    limit = _CACHE_SHARE * (models.memory_bytes or machine_bytes(models.device))
+    limit = _CACHE_SHARE * machine_bytes(models.device)
     while rows > 1 and rows * values * models.dtype.itemsize > limit:
         rows //= 2
     return replace(sampling, batch_size=rows)

@@ -14,12 +14,12 @@ from spearhead.quant.training import TrainingConfig
 
 QUICK = CalibrationConfig(
     budget_share=0.08,
-    sampling=SelfSamplingConfig(sequence_count=40, length=24, batch_size=16),
+    sampling=SelfSamplingConfig(sequence_count=96, length=24, batch_size=16),
     holdout=0.25,
     moments_sequences=24,
     damage_tokens=96,
     max_rank=8,
-    training=TrainingConfig(steps=6, sequences_per_step=8, evaluate_every=2, learning_rate=2e-3),
+    training=TrainingConfig(steps=9, sequences_per_step=8, evaluate_every=3, learning_rate=2e-3),
     gate="off",
     draws=400,
 )

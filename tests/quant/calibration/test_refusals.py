@@ -95,9 +95,7 @@ def test_a_budget_below_one_module_is_refused_before_any_work(
     artefact: Artefact, request_for: Request
 ) -> None:
     path = artefact()
-    with pytest.raises(
-        CalibrationError, match="100 bytes holds no compensator: the smallest takes"
-    ):
+    with pytest.raises(CalibrationError, match="100 bytes holds no compensator: the smallest takes"):
         calibrate(request_for(path, budget_bytes=100), progress=_never)
     assert not (path / "spear/ec.safetensors").exists()
 
