@@ -1,10 +1,15 @@
+import argparse
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from spearhead.cli import main
+from spearhead.cli import calibrate, main
+from spearhead.cli.calibration import config_from
 from spearhead.quant.report import RecoveryReport
 
 Factory = Callable[..., Path]
@@ -44,3 +49,86 @@ def test_the_last_line_is_json_and_the_tables_before_it_say_all(
     report = RecoveryReport.from_json((artefact / "spear" / "report" / "report.json").read_text())
     assert [rung.rung for rung in report.rungs] == ["w4", "static", "trained"]
     assert (artefact / "spear" / "report" / "report.html").exists()
+
+
+def test_baselines_go_into_the_report(artefact: Path) -> None:
+    assert main(["calibrate", str(artefact), *_QUICK, "--baselines", "--baseline-rank", "4"]) == 0
+    report = RecoveryReport.from_json((artefact / "spear" / "report" / "report.json").read_text())
+    assert {"QERA-exact", "LoftQ", "ours, trained"} <= {series.name for series in report.series}
+    assert {ratio.baseline.series for ratio in report.byte_ratios} == {"L²QER", "QERA-exact", "LoftQ"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--budget", "1.5"],
+            "--budget '1.5' is not understood; give a share such as 1% or a number of bytes",
+        ),
+        (["--budget", "100%"], "--budget '100%' is not understood"),
+        (["--budget", "0"], "--budget '0' is not understood"),
+        (["--budget", "50"], "the budget of 50 bytes holds no compensator"),
+        (["--text", "nowhere.txt"], "--text nowhere.txt is no file"),
+        (["--sequences", "nowhere.safetensors"], "--sequences nowhere.safetensors is no file"),
+        (["--json", "nowhere/out.json"], "--json nowhere/out.json: the folder nowhere does not exist"),
+        (["--device", "abacus"], "device abacus cannot be used"),
+        (["--steps", "-1"], "training: steps is -1"),
+        (["--min-rank", "5", "--max-rank", "4"], "max_rank is 4; it must be at least min_rank 5"),
+        (["--sequence-count", "4"], "calibration: 4 sequences cannot train and decide"),
+        (["--full-precision", "nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_what_cannot_run_is_explained_and_exits_with_2(
+    artefact: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(artefact.rglob("*"))
+    assert main(["calibrate", str(artefact), *_QUICK, *options]) == 2
+    captured = capsys.readouterr()
+    assert f"spearhead calibrate: {message}" in captured.err.replace("allocation: ", "")
+    assert sorted(artefact.rglob("*")) == before
+
+
+def test_a_text_and_sequences_exclude_each_other(
+    artefact: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--calibration-text", str(text), "--sequences", str(text)]
+    assert main(["calibrate", str(artefact), *options]) == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
+def test_a_terminated_run_says_how_to_go_on_and_does(artefact: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "spearhead.cli", "calibrate", str(artefact), *_QUICK]
+    command += ["--work", str(tmp_path / "work"), "--threads", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        said = ""
+        for line in process.stderr:
+            said += line
+            if "statistics" in line:
+                process.send_signal(signal.SIGTERM)
+                break
+        said += process.stderr.read()
+    assert process.returncode == 130
+    assert "give the same command again to go on" in said
+    assert not (artefact / "spear/ec.safetensors").exists()
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "self-sampling: finished in an earlier run" in again.stderr
+    assert json.loads(again.stdout.splitlines()[-1])["compensators"] == str(artefact / "spear/ec.safetensors")
+
+
+def test_every_option_of_a_recipe_can_be_changed() -> None:
+    parser = argparse.ArgumentParser()
+    calibrate.add_parser(parser.add_subparsers())
+    words = ["calibrate", "w4", "--budget", "4096", "--recipe", "full", "--gate", "off", "--damage", "kl"]
+    words += ["--chat-fraction", "0.5", "--sequence-length", "128", "--cost-weight", "0", "--coverage", "2"]
+    words += ["--tensor-parallel-size", "2", "--rank-quantum", "4", "--min-rank", "4", "--include-w8"]
+    words += ["--gate-learning-rate", "0.1", "--patience", "3", "--skip-first", "2", "--seed", "5"]
+    config = config_from(parser.parse_args(words), "cpu")
+    assert (config.budget_bytes, config.gate, config.damage, config.include_w8) == (4096, "off", "kl", True)
+    assert (config.sampling.chat_fraction, config.sampling.length, config.sampling.seed) == (0.5, 128, 5)
+    assert (config.cost_weight, config.coverage, config.tensor_parallel_size) == (0.0, 2.0, 2)
+    assert (config.rank_quantum, config.min_rank, config.skip_first) == (4, 4, 2)
+    assert (config.training.gate_learning_rate, config.training.patience, config.training.seed) == (0.1, 3, 5)
+    assert (config.training.steps, config.sampling.sequence_count) == (400, 3000)
+    defaults = config_from(parser.parse_args(["calibrate", "w4"]), "cpu")
+    assert defaults.training.steps < 100 and defaults.budget_share == 0.01
