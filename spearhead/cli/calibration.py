@@ -141,14 +141,18 @@ def _tell(sentence: str) -> None:
 
 
 class _Bars:
-    """One progress bar a stage; a stage that was there before shows none."""
+    """One progress bar a stage; a stage that was finished before shows none."""
 
     def __init__(self) -> None:
         self._bars: dict[str, ProgressBar] = {}
+        self._done: dict[str, int] = {}
 
     def show(self, stage: str, done: int, total: int) -> None:
         """Moves the bar of a stage."""
-        if stage not in self._bars:
+        if done < self._done.get(stage, done + 1):  # the first sign, or the same stage once more
+            if done == total:
+                return
             self._bars[stage] = ProgressBar(stage, total)
-            self._bars[stage].start_from(done if done < total else 0)
+            self._bars[stage].start_from(done)
+        self._done[stage] = done
         self._bars[stage].move_to(done, total)

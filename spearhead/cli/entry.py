@@ -6,11 +6,23 @@ import sys
 from collections.abc import Sequence
 
 from spearhead import __version__
-from spearhead.cli import attach, bench, calibrate, demo, doctor, evaluate, generate, profile, quantize, up
+from spearhead.cli import (
+    attach,
+    bench,
+    calibrate,
+    demo,
+    doctor,
+    evaluate,
+    generate,
+    profile,
+    quantize,
+    trace,
+    up,
+)
 from spearhead.cli.supervisor import ChildFailure
 from spearhead.errors import SpearheadError, StartupError
 
-_COMMANDS = (up, generate, demo, profile, quantize, calibrate, attach, evaluate, doctor, bench)
+_COMMANDS = (up, generate, demo, profile, quantize, calibrate, attach, evaluate, doctor, bench, trace)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

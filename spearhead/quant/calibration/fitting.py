@@ -79,7 +79,8 @@ def fit_closed_forms(
     result = store.stage(
         STAGE, depends, lambda _: fit_pass(models, texts, config.moments_sequences, fit, STAGE, progress)
     )
-    progress(STAGE, 1, 1)
+    layers = models.subject.full.config.layer_count
+    progress(STAGE, layers, layers)
     by_module = {
         module.name: LowRank(
             a=result.tensors[f"{module.name}:a"],

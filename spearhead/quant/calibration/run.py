@@ -25,7 +25,7 @@ from spearhead.quant.calibration.provenance import provenance
 from spearhead.quant.calibration.rungs import RungMaker, RungState
 from spearhead.quant.calibration.sequences import gather_sequences
 from spearhead.quant.calibration.store import StageResult, StageStore, open_store
-from spearhead.quant.calibration.subject import Subject, open_subject
+from spearhead.quant.calibration.subject import Subject, check_exists, open_subject
 from spearhead.quant.report import Rung
 
 Finish = Callable[[StageStore, Calibration], Mapping[str, Any]]
@@ -58,6 +58,7 @@ def calibrate(
         CheckpointError: Checkpoints that cannot be used or are not of one model.
         CalibrationError: Numbers that are not finite, a budget that holds nothing, a full disk.
     """
+    check_exists(request.artefact)
     folder = request.artefact.parent if request.artefact.is_file() else request.artefact
     with open_store(request.work_folder, clock=clock, tell=tell) as store:
         mend_interrupted_write(folder, store.path)

@@ -126,7 +126,9 @@ class Scorer:
             )
 
         result = self._store.stage("scores", depends, compute)
-        self._progress(label, 1, 1)
+        layers = self._models.subject.full.config.layer_count
+        total = len(text.segments) * layers * (1 + len(variants))
+        self._progress(label, total, total)
         return {name: Score(**values) for name, values in result.values["scores"].items()}
 
     def _evaluated(self, name: str, source: LayerSource, factors: Mapping[str, Factors]) -> EvaluatedModel:

@@ -129,7 +129,11 @@ def open_store(path: Path, *, clock: Clock, tell: Callable[[str], None]) -> Iter
             raise ConfigError(
                 f"{path} is used by another run; wait for it, or choose another folder"
             ) from None
-        yield StageStore(path, clock, tell)
+        try:
+            yield StageStore(path, clock, tell)
+        finally:
+            if path.exists() and [entry.name for entry in path.iterdir()] == [_LOCK]:
+                shutil.rmtree(path)  # nothing was begun
 
 
 def _save(file: Path, found: StageResult, duration_s: float) -> None:

@@ -55,6 +55,16 @@ class Subject:
         }
 
 
+def check_exists(path: Path) -> None:
+    """Refuses an artefact that is not on this machine: a hub id names no place to write to.
+
+    Raises:
+        ConfigError: No such folder or file.
+    """
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; give the folder of a quantised artefact, or a .gguf file")
+
+
 @contextmanager
 def open_subject(path: Path, full_precision: str | None, *, include_w8: bool = False) -> Iterator[Subject]:
     """Opens both checkpoints and refuses what cannot be calibrated, before any work is done.
@@ -68,8 +78,6 @@ def open_subject(path: Path, full_precision: str | None, *, include_w8: bool = F
         CheckpointError: Either cannot be used, or they are not the same model.
         ConfigError: The full-precision model is not known.
     """
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist; give the folder of a quantised artefact, or a .gguf file")
     with ExitStack() as stack:
         artefact = stack.enter_context(closing(open_checkpoint(str(path), gguf_codes=path.is_file())))
         if not artefact.quantization:

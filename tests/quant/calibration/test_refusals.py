@@ -114,13 +114,15 @@ def test_a_bad_full_precision_weight_is_named_and_nothing_written(
     assert not (path / "spear/ec.safetensors").exists()
 
 
-def test_a_model_that_is_not_quantised_is_refused(
+def test_a_model_that_is_not_quantised_is_refused_and_leaves_no_trace(
     request_for: Request, tiny_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
+    model = tiny_checkpoint("llama")
     with pytest.raises(CheckpointError, match="is not quantised"):
-        calibrate(request_for(tiny_checkpoint("llama")), progress=_never)
+        calibrate(request_for(model), progress=_never)
     with pytest.raises(ConfigError, match="does not exist"):
-        calibrate(request_for(tmp_path / "nowhere"), progress=_never)
+        calibrate(request_for(tmp_path / "no" / "where"), progress=_never)
+    assert list(tmp_path.iterdir()) == [model]
 
 
 @pytest.fixture
