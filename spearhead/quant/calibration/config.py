@@ -48,7 +48,7 @@ class CalibrationConfig:
     budget_bytes: int = 0
     factor_bits: FactorBits = 16
     sampling: SelfSamplingConfig = field(
-        default_factory=lambda: SelfSamplingConfig(sequence_count=3000, length=256)
+        default_factory=lambda: SelfSamplingConfig(sequence_count=3000, length=256, batch_size=1500)
     )
     holdout: float = 0.1
     moments_sequences: int = 512
