@@ -1,0 +1,1 @@
+"""Benchmarks: each prints tables for people and, as the last line, one JSON document."""

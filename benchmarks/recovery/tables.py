@@ -1,0 +1,114 @@
+"""Rows as tables for people; never a percentage without absolute numbers and the quantiser's convention."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.recovery.lab import texts_of
+from spearhead.cli.tables import table
+
+REFERENCE, W4 = "full precision", "w4"
+
+
+def section_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line a case and text."""
+    lines = [
+        ["case", "text", "quantiser", "MB", "rung", "PPL full", "PPL w4", "PPL", "x full", "gap closed",
+         "KL w4", "KL", "KL closed", "held-out KL"]
+    ]  # fmt: skip
+    for row in rows:
+        best = list(row["rungs"])[-1]
+        for text in texts_of(row):
+            lines.append(_line(row, text, best))
+    return table(lines)
+
+
+def _line(row: Mapping[str, Any], text: str, rung: str) -> list[str]:
+    full, start, now = (row["scores"][text][name] for name in (REFERENCE, W4, rung))
+    gap = (start["perplexity"] - now["perplexity"]) / (start["perplexity"] - full["perplexity"])
+    return [
+        row["name"],
+        text,
+        row["quantization"],
+        f"{row['rungs'][rung]['compensator_bytes'] / 1e6:.3f}",
+        rung,
+        f"{full['perplexity']:.2f}",
+        f"{start['perplexity']:.2f}",
+        f"{now['perplexity']:.2f}",
+        f"{now['perplexity'] / full['perplexity']:.3f}",
+        f"{gap:.1%}",
+        f"{start['kl_mean']:.4f}",
+        f"{now['kl_mean']:.4f}",
+        f"{1 - now['kl_mean'] / start['kl_mean']:.1%}",
+        f"{row['rungs'][rung]['held_out_kl']:.4f}",
+    ]
+
+
+def grid_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The entropy rule beside the best (k, r) of the grid, by held-out KL."""
+    lines = [
+        [
+            "budget",
+            "rule: modules",
+            "held-out KL",
+            "best of grid: modules x rank",
+            "held-out KL",
+            "rule / best",
+        ]
+    ]
+    for row in rows:
+        best = min(row["grid"], key=lambda point: point["held_out_kl"])
+        ours = row["rungs"]["trained"]
+        lines.append(
+            [
+                f"{row['budget']:.1%}",
+                str(ours["modules"]),
+                f"{ours['held_out_kl']:.4f}",
+                f"{best['modules']} x {best['rank']}",
+                f"{best['held_out_kl']:.4f}",
+                f"{ours['held_out_kl'] / best['held_out_kl']:.3f}",
+            ]
+        )
+    return table(lines)
+
+
+def gate_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Gated against static factors of equal rank: share of the remaining KL that gates take."""
+    lines = [["case", "on", "static KL", "gated KL", "taken", "difference (95%)"]]
+    for row in rows:
+        rungs = row["rungs"]
+        static, gated = (rungs[rung]["held_out_kl"] for rung in ("trained", "gated"))
+        lines.append(
+            [row["name"], "held-out", f"{static:.4f}", f"{gated:.4f}", f"{1 - gated / static:.1%}",
+             row["decisions"][-1]]
+        )  # fmt: skip
+        for text, found in row["gate_against_static"].items():
+            static, gated = (row["scores"][text][rung]["kl_mean"] for rung in ("trained", "gated"))
+            delta = found["delta_kl"]
+            interval = f"{delta['value']:+.5f}"
+            if delta["low"] is not None:  # one segment has no interval
+                interval += f" ({delta['low']:+.5f} to {delta['high']:+.5f})"
+            lines.append(
+                [row["name"], text, f"{static:.4f}", f"{gated:.4f}", f"{1 - gated / static:.1%}", interval]
+            )
+    return table(lines)
+
+
+def ratio_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Bytes at equal perplexity."""
+    lines = [["text", "ours, bytes", "ours, PPL", "baseline", "bytes", "PPL", "ours / baseline"]]
+    for row in rows:
+        for ratio in row["byte_ratios"]:
+            ours, other = ratio["ours"], ratio["baseline"]
+            share = ours["compensator_bytes"] / other["compensator_bytes"]
+            lines.append(
+                [
+                    ratio["text"],
+                    str(ours["compensator_bytes"]),
+                    f"{ours['perplexity']:.2f}",
+                    other["series"],
+                    str(other["compensator_bytes"]),
+                    f"{other['perplexity']:.2f}",
+                    f"{'' if ratio['reached'] else '<= '}{share:.1%}",
+                ]
+            )
+    return table(lines)
