@@ -108,6 +108,7 @@ class Applier:
             part.request,
             {
                 "tokens": kept or part.compute_token_count,
+                "computed_tokens": part.compute_token_count,
                 "drafted": len(part.draft_token_ids),
                 "accepted": min(progress.accepted, max(kept - 1, 0)),
             },

@@ -243,7 +243,7 @@ class Drafting:
             self._catching_up = set()
             self._background = None
             for (request, _), item in zip(alive, items, strict=True):
-                trace.member(request, {"tokens": len(item.token_ids) // 4})
+                trace.member(request, {"computed_tokens": len(item.token_ids) // 4})
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(alive)})
 
     async def _exchange(

@@ -177,7 +177,7 @@ class Loop:
         if isinstance(exchange, SpearheadError):
             self._recovery.step_failed(parts, exchange, start_s)
             for part in parts:
-                trace.member(part.request, {"tokens": 0, "drafted": len(part.draft_token_ids), "accepted": 0})
+                trace.member(part.request, {"tokens": 0, "drafted": len(part.draft_token_ids)})
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(parts)}, exchange.message)
             return
         self._applier.apply(parts, proposals, exchange, trace, step_id=self._step_id, start_s=start_s)

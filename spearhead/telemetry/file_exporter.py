@@ -5,6 +5,7 @@ A line is one ``ExportTraceServiceRequest`` in the OTLP/JSON encoding (ids in he
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class FileSpanExporter(SpanExporter):
         self._kept_files = kept_files
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
+        self._end_broken_line()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Writes one line."""
@@ -52,6 +54,14 @@ class FileSpanExporter(SpanExporter):
     def shutdown(self) -> None:
         """Closes the file."""
         self._file.close()
+
+    def _end_broken_line(self) -> None:
+        """A process that was killed may have left half a line, which must not spoil the next one."""
+        if self._file.tell():
+            with self._path.open("rb") as written:
+                written.seek(-1, os.SEEK_END)
+                if written.read() != b"\n":
+                    self._file.write(b"\n")
 
     def _rotate(self) -> None:
         self._file.close()
