@@ -62,6 +62,16 @@ def test_the_code_is_white_on_the_calibration_tokens() -> None:
     )
 
 
+def test_no_gate_on_the_exact_form_can_lower_any_tokens_output_error() -> None:
+    x, error = inputs(20), error_of(12, 20)
+    found = qera_exact(error, moments_of(x), 4)
+    a, b = found.a.double(), found.b.double()
+    code, wanted = x @ a.T, x @ error.T
+    # The best coefficients of each token, by least squares on its own error.
+    best = torch.linalg.lstsq(b, wanted.T).solution.T
+    torch.testing.assert_close(best, code, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("count", [3, 9])
 @pytest.mark.parametrize(("outputs", "width"), [(12, 20), (20, 12)])
 def test_fewer_tokens_than_inputs_and_dead_inputs_do_no_harm(count: int, outputs: int, width: int) -> None:
