@@ -38,14 +38,32 @@ def check_replaceable(folder: Path, work: Path, *, force: bool) -> None:
 
 
 def mend_interrupted_write(folder: Path, work: Path) -> None:
-    """Removes half a pair of files that a kill left, so that the artefact opens again; nothing otherwise."""
-    if not (work / _WRITING).exists():
+    """Puts an artefact in order whose compensators were being exchanged when a run was killed.
+
+    Half a pair of files goes, so that the artefact opens again. A whole pair stays: that of before, or the
+    new one, which the run that is going on may replace.
+    """
+    mark = work / _WRITING
+    found = mark.read_text(encoding="utf-8").split("\n") if mark.exists() else []
+    if found[:1] != [_place(folder)]:
         return
     file = folder / _EC_FILE
-    for path in (file, file.with_suffix(".json"), file.with_suffix(".partial")):
-        path.unlink(missing_ok=True)
-    _name_file(folder, present=False)
-    (work / _WRITING).unlink()
+    file.with_suffix(".partial").unlink(missing_ok=True)
+    if not _is_whole(file):
+        for path in (file, file.with_suffix(".json")):
+            path.unlink(missing_ok=True)
+        _name_file(folder, present=False)
+    elif file_digest(file) != found[1]:
+        _name_file(folder, present=True)
+        (work / _WRITTEN).write_text(file_digest(file), encoding="utf-8")
+    mark.unlink()
+
+
+def _is_whole(file: Path) -> bool:
+    description = file.with_suffix(".json")
+    if not (file.exists() and description.exists()):
+        return False
+    return bool(read_json(description).get("ec_sha256") == file_digest(file))
 
 
 def write_compensators(
@@ -70,9 +88,10 @@ def write_compensators(
         quantization=subject.artefact.quantization,
         details=details,
     )
-    mark = work / _WRITING
+    mark, earlier = work / _WRITING, subject.folder / _EC_FILE
+    before = file_digest(earlier) if earlier.exists() else ""
     try:
-        mark.touch()
+        mark.write_text(f"{_place(subject.folder)}\n{before}", encoding="utf-8")
         file = save_compensators(subject.folder, compensators, description)
         _name_file(subject.folder, present=True)
         (work / _WRITTEN).write_text(file_digest(file), encoding="utf-8")
@@ -89,6 +108,11 @@ def write_compensators(
 def forget_written(work: Path) -> None:
     """The run has ended: its compensators are as good as any other."""
     (work / _WRITTEN).unlink(missing_ok=True)
+
+
+def _place(folder: Path) -> str:
+    """Names an artefact in a work folder that several may share."""
+    return str(folder.resolve())
 
 
 def _name_file(folder: Path, *, present: bool) -> None:

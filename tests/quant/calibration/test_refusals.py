@@ -114,6 +114,27 @@ def test_a_bad_full_precision_weight_is_named_and_nothing_written(
     assert not (path / "spear/ec.safetensors").exists()
 
 
+@pytest.mark.parametrize("with_text", [False, True])
+def test_an_overflow_is_named_and_nothing_written(
+    artefact: Artefact, request_for: Request, tmp_path: Path, with_text: bool
+) -> None:
+    path = artefact()
+    source = open_checkpoint(str(path)).full_precision_source
+    assert source is not None
+    _as_published(path)
+    name = "model.layers.1.input_layernorm.weight"
+    _change(Path(source.location) / "model.safetensors", name, lambda t: t.fill_(1e38))
+    request = replace(request_for(path), full_precision=source.location)
+    match = "holds NaN or infinity in float32 while sampling"
+    if with_text:
+        request = replace(request, text=tmp_path / "fox.txt")
+        (tmp_path / "fox.txt").write_text("The quick brown fox jumps over the lazy dog. " * 60)
+        match = r"the input of model.layers.1.\S+ holds NaN or infinity at sequence 0, token \d+"
+    with pytest.raises(CalibrationError, match=match):
+        calibrate(request)
+    assert not (path / "spear/ec.safetensors").exists()
+
+
 def test_a_model_that_is_not_quantised_is_refused_and_leaves_no_trace(
     request_for: Request, tiny_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:

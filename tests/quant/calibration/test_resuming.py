@@ -1,3 +1,4 @@
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -87,8 +88,30 @@ def test_half_a_pair_of_files_is_mended(artefact: Artefact, request_for: Request
     request = replace(request_for(artefact()), work=tmp_path / "work")
     calibrate(request)
     before = _written(request.artefact)
-    (tmp_path / "work/writing").touch()
+    mark = tmp_path / "work/writing"
+    mark.write_text("another artefact that shares the work folder")
+    with pytest.raises(ConfigError, match="has compensators already"):
+        calibrate(request)
+    mark.write_text(f"{request.artefact.resolve()}\n")
     (request.artefact / "spear/ec.json").unlink()
+    calibrate(request)
+    assert _written(request.artefact) == before
+
+
+def test_a_whole_pair_of_files_outlives_an_interrupted_write(
+    artefact: Artefact, request_for: Request, tmp_path: Path
+) -> None:
+    request = replace(request_for(artefact()), work=tmp_path / "work")
+    calibrate(request)
+    before, mark = _written(request.artefact), tmp_path / "work/writing"
+    digest = json.loads(before[1])["ec_sha256"]
+    # Killed before the exchange: these are the old ones, which only --force replaces.
+    mark.write_text(f"{request.artefact.resolve()}\n{digest}")
+    with pytest.raises(ConfigError, match="has compensators already"):
+        calibrate(request)
+    assert _written(request.artefact) == before and not mark.exists()
+    # Killed after it: these are the run's own.
+    mark.write_text(f"{request.artefact.resolve()}\n")
     calibrate(request)
     assert _written(request.artefact) == before
 
