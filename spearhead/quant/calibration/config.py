@@ -93,7 +93,7 @@ class CalibrationConfig:
         if recipe == "full":
             return cls().with_seed(seed)
         return cls(
-            sampling=SelfSamplingConfig(sequence_count=192, length=256, batch_size=64),
+            sampling=SelfSamplingConfig(sequence_count=192, length=256, batch_size=96),
             moments_sequences=128,
             damage_tokens=768,
             training=TrainingConfig(steps=60, sequences_per_step=8, evaluate_every=20, chunk_tokens=512),
