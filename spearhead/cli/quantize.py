@@ -86,14 +86,13 @@ def _add_running(group: "argparse._ArgumentGroup") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Quantises and prints a report."""
     # Imported here: torch takes seconds to load, and the other commands do without it.
-    from spearhead.errors import CalibrationError, CheckpointError, ConfigError
     from spearhead.quant import quantize_checkpoint
+    from spearhead.quant.quantizing.checks import check_places
 
     recipe, settings = _recipe(arguments), _settings(arguments)
     output: Path = arguments.destination
-    if output.exists():
-        raise ConfigError(f"{output} exists; remove it or choose another output folder")
-    work = settings.work or output.parent / f".{output.name}.work"
+    work = settings.work_folder(output)
+    check_places(output, work)
     sampling = work.with_name(f"{work.name}.sampling")
     if settings.restart:
         shutil.rmtree(sampling, ignore_errors=True)
@@ -104,9 +103,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on with what is finished", file=sys.stderr)
-        raise
-    except (CheckpointError, CalibrationError):
-        shutil.rmtree(sampling, ignore_errors=True)  # doing it again would fail again
         raise
     shutil.rmtree(sampling, ignore_errors=True)
     print(describe_report(report))

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from spearhead.errors import ConfigError
 from spearhead.model.checkpoint import open_checkpoint
 from spearhead.model.quantization import QuantizationScheme
 from spearhead.quant.artefact import check_companions
-from spearhead.quant.quantizing.checks import check_sequences, checked_choices
+from spearhead.quant.quantizing.checks import check_places, check_sequences, checked_choices
 from spearhead.quant.quantizing.progress import OnProgress
 from spearhead.quant.quantizing.report import QuantizationReport
 from spearhead.quant.quantizing.run import QuantizationRun
@@ -42,13 +41,12 @@ def quantize_checkpoint(
         progress: Called after each tensor.
 
     Raises:
-        ConfigError: ``output`` exists, the recipe names no such module, the disk is full, or the work folder
-            belongs to another run.
+        ConfigError: ``output`` exists or lies in the work folder, the recipe names no such module, the disk is
+            full, or the work folder belongs to another run.
         CheckpointError: The source cannot be read, is quantised already, or does not fit the recipe.
         CalibrationError: The calibration tokens are missing where they are needed, or overflow.
     """
-    if output.exists():
-        raise ConfigError(f"{output} exists; remove it or choose another output folder")
+    check_places(output, settings.work_folder(output))
     if isinstance(recipe, QuantizationScheme):
         recipe = QuantizationRecipe.uniform(recipe)
     with closing(open_checkpoint(source)) as checkpoint:

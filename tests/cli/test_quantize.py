@@ -1,11 +1,15 @@
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 from spearhead.cli import main
+from spearhead.model.checkpoint import open_checkpoint
+from spearhead.quant import RunSettings
+from spearhead.quant.quantizing.self_sampled import sampled_sequences
 
 Factory = Callable[..., Path]
 
@@ -88,3 +92,34 @@ def test_what_cannot_work_ends_at_once_with_code_2(
     captured = capsys.readouterr()
     assert message in captured.err and "sampling" not in captured.err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("mistake", ["source", "text", "recipe", "length"])
+def test_a_mistake_does_not_cost_what_an_interrupted_run_sampled(
+    tiny_checkpoint: Factory, tmp_path: Path, mistake: str
+) -> None:
+    source, output = str(tiny_checkpoint("llama")), tmp_path / "out" / "w4"
+    sampling = tmp_path / "out" / ".w4.work.sampling"
+    arguments = [str(output), "--method", "awq", "--sequences", "6"]
+    with closing(open_checkpoint(source)) as checkpoint:
+        sampled_sequences(checkpoint, count=6, length=24, settings=RunSettings(), work=sampling)
+    wrong = {
+        "source": [f"{source}-2", *arguments],
+        "text": [source, *arguments, "--calibration", "missing.txt"],
+        "recipe": [source, *arguments, "--scheme", "group128"],
+        "length": [source, *arguments, "--length", "23"],
+    }
+    assert main(["quantize", *wrong[mistake]]) == 2
+    assert [path.name for path in sampling.iterdir()] == ["batch-00000.safetensors"]
+
+
+def test_the_folder_that_one_is_in_is_no_work_folder_if_it_holds_files(
+    tiny_checkpoint: Factory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = tiny_checkpoint("llama")
+    monkeypatch.chdir(source)
+    assert main(["quantize", str(source), str(tmp_path / "w4"), "--work", "."]) == 2
+    assert "holds other files" in capsys.readouterr().err

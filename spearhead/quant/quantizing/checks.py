@@ -16,6 +16,25 @@ from spearhead.quant.recipe import Choices, ModuleChoice, QuantizationRecipe
 _GROUP_SIZES = (128, 64, 32)
 
 
+def check_places(output: Path, work: Path) -> None:
+    """Refuses an output that is there already, and a work folder that would get into its way.
+
+    Raises:
+        ConfigError: Either of them.
+    """
+    if output.exists():
+        raise ConfigError(f"{output} exists; remove it or choose another output folder")
+    place, waiting = output.resolve(), work.resolve()
+    if place == waiting or place in waiting.parents:
+        raise ConfigError(
+            f"{work} would lie in {output}, which appears at the end; choose another for --work"
+        )
+    if waiting in place.parents:
+        raise ConfigError(
+            f"{output} would lie in {work}, which is removed at the end; choose another folder for --work"
+        )
+
+
 def checked_choices(checkpoint: Checkpoint, recipe: QuantizationRecipe) -> dict[str, ModuleChoice | None]:
     """What becomes of each module of a checkpoint.
 

@@ -72,7 +72,7 @@ class QuantizationRun:
 
     def execute(self) -> QuantizationReport:
         """Does what is left to do and puts the artefact into place."""
-        folder = self._settings.work or self._output.parent / f".{self._output.name}.work"
+        folder = self._settings.work_folder(self._output)
         with explained_write_errors(self._output.parent):
             self._output.parent.mkdir(parents=True, exist_ok=True)
         self._check_room(folder)
@@ -92,7 +92,7 @@ class QuantizationRun:
         tokens = sum(map(len, self._sequences or ()))
         stream = 2 * tokens * self._checkpoint.config.hidden_size * 4
         there = sum(path.stat().st_size for path in folder.glob("*")) if folder.exists() else 0
-        parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        parent = next(path for path in (folder, *folder.parents) if path.exists())
         check_room([(self._output.parent, size), (parent, max(0, size + stream - there))])
 
     def _identity(self) -> dict[str, Any]:

@@ -45,3 +45,7 @@ class RunSettings:
                 f"batch size is {self.batch_size} and {self.skip_first} tokens are skipped; give at least 1 "
                 "and 0"
             )
+
+    def work_folder(self, output: Path) -> Path:
+        """Where finished layers of an artefact wait, an absolute path."""
+        return (self.work or output.parent / f".{output.name}.work").absolute()

@@ -140,6 +140,8 @@ def open_work_folder(path: Path, identity: Mapping[str, Any], *, restart: bool) 
     Raises:
         ConfigError: Another process uses it, it belongs to another run, or to somebody else.
     """
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; choose a folder for --work")
     if path.exists() and any(path.iterdir()) and not (path / _LOCK).exists():
         raise ConfigError(f"{path} holds other files; choose an empty folder for --work")
     with explained_write_errors(path):

@@ -18,9 +18,10 @@ from spearhead.quant import QuantizationProgress, QuantizationRecipe, RunSetting
 Factory = Callable[..., Path]
 SEQUENCES = [list(range(3, 60)), list(range(9, 50)), list(range(70, 90))]
 SETTINGS = RunSettings(inputs="quantized", batch_size=2)
+RTN = QuantizationRecipe.parse("group32")
 GPTQ = QuantizationRecipe.parse("channel", "gptq")
 RECIPES = {
-    "rtn": (QuantizationRecipe.parse("group32"), None),
+    "rtn": (RTN, None),
     "gptq": (GPTQ, SEQUENCES),
     "awq": (QuantizationRecipe.parse("channel", "awq"), SEQUENCES),
 }
@@ -128,6 +129,23 @@ def test_restart_drops_what_an_interrupted_run_left(tiny_checkpoint: Factory, tm
     )
     assert seen[0].resumed_bytes == 0 and seen[0].tensor == "model.embed_tokens.weight"
     assert open_checkpoint(str(tmp_path / "w4")).quantization == "w4 symmetric, group 32, absmax/7.5"
+
+
+@pytest.mark.parametrize(
+    ("output", "work", "message"),
+    [
+        ("scratch/w4", "scratch", "scratch/w4 would lie in .*scratch, which is removed at the end"),
+        ("w4", "w4/work", "w4/work would lie in .*w4, which appears at the end"),
+        ("w4", "w4", "would lie in"),
+    ],
+)
+def test_a_work_folder_around_or_in_the_output_is_refused_at_once(
+    tiny_checkpoint: Factory, tmp_path: Path, output: str, work: str, message: str
+) -> None:
+    source, place = str(tiny_checkpoint("llama")), tmp_path / "out"
+    with pytest.raises(ConfigError, match=message):
+        quantize_checkpoint(source, place / output, RTN, settings=RunSettings(work=place / work))
+    assert not place.exists()
 
 
 def test_a_chosen_work_folder_is_used_and_removed(tiny_checkpoint: Factory, tmp_path: Path) -> None:

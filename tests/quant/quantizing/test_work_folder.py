@@ -53,6 +53,16 @@ def test_a_folder_with_other_files_is_refused_and_untouched(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_a_file_is_no_work_folder(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with (
+        pytest.raises(ConfigError, match=r"thesis.txt is a file; choose a folder"),
+        open_work_folder(tmp_path / "thesis.txt", IDENTITY, restart=True),
+    ):
+        pass
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_residual_stream_comes_back_from_its_file(tmp_path: Path, dtype: torch.dtype) -> None:
     stream = torch.randn(2, 5, 8).to(dtype)
