@@ -1,6 +1,6 @@
 """The spans of one step: a trace of its own, linked to the requests that share the step."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -73,7 +73,7 @@ class StepTrace:
         *,
         step_id: int,
         start_s: float,
-        members: Iterable[Request],
+        members: Sequence[Request],
         name: str = "engine.step",
     ) -> None:
         self._tracer = tracer
@@ -84,12 +84,13 @@ class StepTrace:
             for request in members
             if request.trace.recording
         }
+        sampled = any(request.trace.sampled for request in members if request.sequence_id in self._targets)
         self._root = (
             tracer.start_span(
                 name,
                 context=Context(),
                 start_time=clock.unix_ns(start_s),
-                attributes={HAS_RECORDED_MEMBERS: True},
+                attributes={HAS_RECORDED_MEMBERS: sampled},
             )
             if self._targets
             else trace.INVALID_SPAN

@@ -18,7 +18,7 @@ from spearhead.telemetry import record_span
 ROUNDS_PER_SEGMENT = 256
 LEAST_REST_S = 0.1
 """Shorter rests make no span: a prompt may rest after each of a thousand chunks."""
-LEAST_BLOCK_S = 0.01
+LEAST_BLOCK_S = 0.025
 """A client that takes an output within this time is not slow."""
 _ROUND_ARRAYS = ("step_ids", "start_ns", "emit_ns", "drafted", "accepted", "emitted")
 
@@ -44,7 +44,8 @@ class RequestTrace:
 
     Attributes:
         recording: Spans are built.
-        trace_id: Of the request's trace, in hexadecimal; empty = nothing of it is recorded.
+        sampled: They are exported whatever becomes of the request; otherwise only if it proves slow.
+        trace_id: Of the request's trace, in hexadecimal; empty = it is not sampled.
     """
 
     def __init__(self, tracer: Tracer, server_span: Span, clock: WallClock) -> None:
@@ -58,9 +59,12 @@ class RequestTrace:
         self._prefill: dict[str, int] = {}
         self._rounds: dict[str, array[int]] = {}
         self._blocked_ns = 0
+        self._last_emit_s: float | None = None
+        self._longest_gap_s = 0.0
         self.recording = server_span.is_recording()
         span_context = server_span.get_span_context()
-        self.trace_id = trace.format_trace_id(span_context.trace_id) if self.recording else ""
+        self.sampled = self.recording and span_context.trace_flags.sampled
+        self.trace_id = trace.format_trace_id(span_context.trace_id) if self.sampled else ""
 
     @property
     def link_target(self) -> SpanContext:
@@ -163,6 +167,9 @@ class RequestTrace:
             self._open("decode", emit_s)
         elif len(self._rounds["step_ids"]) >= ROUNDS_PER_SEGMENT:
             self._open("decode", start_s)
+        if self._last_emit_s is not None:
+            self._longest_gap_s = max(self._longest_gap_s, emit_s - self._last_emit_s)
+        self._last_emit_s = emit_s
         start_ns, emit_ns = self._clock.unix_ns(start_s), self._clock.unix_ns(emit_s)
         for name, value in zip(
             _ROUND_ARRAYS, (step_id, start_ns, emit_ns, drafted, accepted, emitted), strict=True
@@ -198,7 +205,9 @@ class RequestTrace:
         self._close_for_rest(now_s)
         self._close(now_s)
         self.recording = False
-        self._server_span.set_attributes(_summary_attributes(summary))
+        self._server_span.set_attributes(
+            {**_summary_attributes(summary), "spearhead.longest_gap_ns": int(self._longest_gap_s * 1e9)}
+        )
 
     def _close_for_rest(self, now_s: float) -> bool:
         """Ends the open segment where a rest began, if that was long; a short one stays in it."""

@@ -19,6 +19,7 @@ from spearhead.telemetry.export import BoundedSpanProcessor
 from spearhead.telemetry.file_exporter import FileSpanExporter
 from spearhead.telemetry.logs import configure_logging
 from spearhead.telemetry.metrics import BaseMetrics, MetricsServer
+from spearhead.telemetry.slow import SlowRule, SlowTraceKeeper
 from spearhead.telemetry.stalls import StallWatch
 from spearhead.telemetry.traces import make_provider
 
@@ -78,7 +79,14 @@ class Telemetry:
         try:
             processors = _make_processors(config, base_metrics)
             if processors or span_processors:
-                provider = make_provider(service_name, config.sample_ratio, [*processors, *span_processors])
+                keeper = _make_keeper(config, processors)
+                # In front: it hands spans to the others when it shuts down.
+                provider = make_provider(
+                    service_name,
+                    config.sample_ratio,
+                    [*keeper, *processors, *span_processors],
+                    record_all=bool(keeper),
+                )
         except Exception as error:  # whatever it is: a service without traces is better than none
             _logger.warning("tracing is off, it could not be set up: %s: %s", type(error).__name__, error)
         return cls(
@@ -125,6 +133,15 @@ def _make_processors(config: TelemetryConfig, base_metrics: BaseMetrics) -> list
         BoundedSpanProcessor(exporter, name=name, count_dropped=base_metrics.count_dropped_spans)
         for name, exporter in exporters
     ]
+
+
+def _make_keeper(
+    config: TelemetryConfig, processors: Sequence[BoundedSpanProcessor]
+) -> list[SlowTraceKeeper]:
+    if not config.keeps_slow or not processors:
+        return []
+    rule = SlowRule(itl_ms=config.keep_slow_itl_ms, ttft_ms=config.keep_slow_ttft_ms)
+    return [SlowTraceKeeper(rule, processors)]
 
 
 def _otlp_endpoint(config: TelemetryConfig) -> str | None:

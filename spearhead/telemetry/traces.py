@@ -25,7 +25,11 @@ ALWAYS_RECORDED = "spearhead.always_recorded"
 
 
 def make_provider(
-    service_name: str, sample_ratio: float, processors: Sequence[SpanProcessor]
+    service_name: str,
+    sample_ratio: float,
+    processors: Sequence[SpanProcessor],
+    *,
+    record_all: bool = False,
 ) -> TracerProvider:
     """A tracer provider of its own; nothing global is touched.
 
@@ -33,6 +37,7 @@ def make_provider(
         service_name: ``service.name``, unless ``OTEL_SERVICE_NAME`` says otherwise.
         sample_ratio: Share of root traces that are recorded.
         processors: What receives ended spans, in shutdown order.
+        record_all: Also record what is not sampled, for processors that decide at the end.
     """
     name = os.environ.get("OTEL_SERVICE_NAME") or service_name
     provider = TracerProvider(
@@ -45,20 +50,18 @@ def make_provider(
         shutdown_on_exit=False,  # its atexit hook may block for 30 s
     )
     # Without one of ours, the SDK has read the variable and its argument.
-    provider.sampler = _MembersFirst(provider.sampler)
+    provider.sampler = _MembersFirst(provider.sampler, record_all=record_all)
     for processor in processors:
         provider.add_span_processor(processor)
     return provider
 
 
-_MUST_RECORD = {HAS_RECORDED_MEMBERS, ALWAYS_RECORDED}
-
-
 class _MembersFirst(Sampler):
     """Records a root that says that it must be, and all below it here; asks about the others."""
 
-    def __init__(self, others: Sampler) -> None:
+    def __init__(self, others: Sampler, *, record_all: bool) -> None:
         self._others = others
+        self._record_all = record_all
 
     def should_sample(  # type: ignore[no-untyped-def]
         self, parent_context, trace_id, name, kind=None, attributes=None, links=None, trace_state=None
@@ -67,11 +70,15 @@ class _MembersFirst(Sampler):
         parent = trace.get_current_span(parent_context).get_span_context()
         # A sampler that asks no parent would cut spans out of the middle of a trace that is recorded.
         below = parent.is_valid and not parent.is_remote and parent.trace_flags.sampled
-        if below or (attributes and _MUST_RECORD & attributes.keys()):
+        must = attributes and (attributes.get(HAS_RECORDED_MEMBERS) or attributes.get(ALWAYS_RECORDED))
+        if below or must:
             return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, parent.trace_state)
-        return self._others.should_sample(
+        result = self._others.should_sample(
             parent_context, trace_id, name, kind, attributes, links, trace_state
         )
+        if self._record_all and result.decision is Decision.DROP:
+            return SamplingResult(Decision.RECORD_ONLY, attributes, result.trace_state)
+        return result
 
     def get_description(self) -> str:
         """Names the sampler, for people."""
