@@ -3,8 +3,9 @@
 Starts the three real services on a tiny random model, each its own process, and hurts them in eleven ways
 while a request runs: a sleep in either worker's forward pass, a slow network, a large prompt of somebody
 else, a hostile drafter, a stopped scheduler, a stopped worker, a killed worker, too few KV pages, a client
-that does not read, and a burst of requests. Each time the report's latest token of the request, among those that fall
-into the time of the injection, must carry that cause. Prints a table and, as the last line, the same as JSON.
+that does not read, and a burst of requests. Each time the request's late tokens that fall into
+the time of the injection must, by how late they are in sum, carry that cause before all others. Prints a table
+and, as the last line, the same as one JSON document.
 """
 
 import argparse
@@ -15,8 +16,9 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -50,7 +52,6 @@ class Trial:
     start_ns: int = 0
     end_ns: int = 0
     culprit: str = ""
-    named: list[str] = field(default_factory=list)
 
 
 def prompt(length: int) -> list[int]:
@@ -139,7 +140,7 @@ async def hostile_drafts(stack: Stack, trial: Trial) -> None:
 
     async def inject() -> None:
         stack.order("reject")
-        await asyncio.sleep(_DELAY_S)
+        await asyncio.sleep(2 * _DELAY_S)
         (stack.faults / "reject").unlink()
 
     await victim(stack, trial, inject)
@@ -218,16 +219,20 @@ KINDS: dict[str, tuple[Cause, Callable[[Stack, Trial], Awaitable[None]]]] = {
 
 
 def judge(traces: Traces, trial: Trial, cause: Cause) -> tuple[bool, str]:
-    """Whether the latest token in the time of the injection carries the cause, and what it carries."""
+    """Whether the late tokens in the time of the injection are mostly due to the cause, and what they are."""
     report = build_report(traces)
     # Either of two that fight for pages may lose; the report is right when it says so of the loser.
     names = {trial.request_id, f"{trial.request_id}-other"}
     late = [token for token in report.late if token.request.request_id in names and _during(token, trial)]
+    excess_ns: Counter[Cause] = Counter()
+    for token in late:
+        excess_ns[token.cause] += round(token.excess_ns)
     if not late:
         return False, "nothing was late"
-    worst = late[0]
-    right = worst.cause is cause and trial.culprit in worst.note
-    return right, f"{worst.cause} ({worst.note}), {worst.gap.parts}" if not right else str(worst.cause)
+    named = excess_ns.most_common(1)[0][0]
+    notes = [token.note for token in late if token.cause is named]
+    right = named is cause and trial.culprit in notes[0]
+    return right, f"{named} ({notes[0]}), {[(c.value, ns // 10**6) for c, ns in excess_ns.most_common()]}"
 
 
 def _during(token: LateToken, trial: Trial) -> bool:

@@ -46,11 +46,11 @@ class Attribution:
                 self._paint_step(tiles, gap, step, catch_ups)
         for wait in self._request.waits:
             tiles.paint(wait.start_ns, wait.end_ns, gap.wait_cause(wait.reason), f"waited for {wait.reason}")
+        for blocked in self._request.blocked:
+            tiles.paint(blocked.start_ns, blocked.end_ns, Cause.SLOW_READER, "the client took nothing")
         for stall in self._timeline.stalls.get(self._request.process, ()):
             note = f"the scheduler's process {_how(stall)}"
             tiles.paint(stall.start_ns, stall.end_ns, Cause.SCHEDULER, note)
-        for blocked in self._request.blocked:
-            tiles.paint(blocked.start_ns, blocked.end_ns, Cause.SLOW_READER, "the client took nothing")
         return tuple(tiles)
 
     def _paint_between(self, tiles: Tiles, gap: "_Gap", steps: Iterable[Step], before: int | None) -> None:

@@ -126,8 +126,8 @@ def typical_gap(gaps: Sequence[Gap], everybodys: Sequence[Gap]) -> Typical | Non
     Returns:
         ``None`` where there are no gaps between outputs at all.
     """
-    own = [gap for gap in gaps if gap.index > 0]
-    sample = own if len(own) >= _ENOUGH_GAPS else [gap for gap in everybodys if gap.index > 0]
+    own = [gap for gap in gaps if _is_ordinary(gap)]
+    sample = own if len(own) >= _ENOUGH_GAPS else [gap for gap in everybodys if _is_ordinary(gap)]
     if not sample:
         return None
     return Typical(
@@ -136,6 +136,11 @@ def typical_gap(gaps: Sequence[Gap], everybodys: Sequence[Gap]) -> Typical | Non
         emitted=median(gap.round.emitted for gap in sample),
         drafted=median(gap.round.drafted for gap in sample),
     )
+
+
+def _is_ordinary(gap: Gap) -> bool:
+    """Outputs that waited behind one that the client did not take come all at once, which tells nothing."""
+    return gap.index > 0 and gap.duration_ns > 0 and Cause.SLOW_READER not in gap.parts
 
 
 def late_token(

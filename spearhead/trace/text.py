@@ -59,11 +59,13 @@ def _parts(parts: Mapping[Cause, int]) -> str:
 
 
 def _by_cause(late: Iterable[LateToken]) -> str:
-    counts: dict[Cause, int] = {}
+    totals: dict[Cause, tuple[int, float]] = {}
     for token in late:
-        counts[token.cause] = counts.get(token.cause, 0) + 1
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
-    return f" ({', '.join(f'{cause} {count}' for cause, count in ordered)})" if ordered else ""
+        count, excess_ns = totals.get(token.cause, (0, 0.0))
+        totals[token.cause] = (count + 1, excess_ns + token.excess_ns)
+    ordered = sorted(totals.items(), key=lambda item: -item[1][1])
+    words = (f"{cause} {count} by {milliseconds(excess_ns)}" for cause, (count, excess_ns) in ordered)
+    return f" ({', '.join(words)})" if totals else ""
 
 
 def _excess_ns(report: RequestReport) -> float:
