@@ -1,0 +1,69 @@
+"""Launches the kernel that computes gated codes. Needs Triton."""
+
+from typing import Protocol
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels.compensator.kernel import codes_kernel
+from kernels.compensator.layout import MAX_SLICES, GpuCompensator
+
+_ROWS = 16  # of one program, for every M: other shapes would add in another order
+
+
+class Scratch(Protocol):
+    """Where partial sums and arrival counters come from (:class:`kernels.w4a16.workspace.Workspace`)."""
+
+    def partials(self, count: int) -> Tensor: ...  # noqa: D102
+    def counters(self, count: int) -> Tensor: ...  # noqa: D102
+
+
+def slice_size(in_features: int) -> int:
+    """Inputs of one slice: 256, more where that would be too many slices."""
+    return 128 * max(2, -(-in_features // (128 * MAX_SLICES)))
+
+
+def gated_codes(x: Tensor, compensator: GpuCompensator, scratch: Scratch) -> Tensor:
+    """``gate(A x) * A x`` of every projection.
+
+    Args:
+        x: ``(M, K)`` in the compensator's type, contiguous; M may be 0.
+        compensator: Of S projections.
+        scratch: Not used by another launch that may run at once.
+
+    Returns:
+        float32 ``(M, S R)``.
+
+    Raises:
+        ValueError: ``x`` does not fit.
+    """
+    segments, rank, inputs = compensator.a.shape
+    if x.dtype != compensator.a.dtype or x.ndim != 2 or x.shape[1] != inputs or not x.is_contiguous():
+        raise ValueError(
+            f"x must be contiguous {compensator.a.dtype} (M, {inputs}); got {x.dtype} {tuple(x.shape)}"
+        )
+    codes = torch.empty(len(x), segments * rank, dtype=torch.float32, device=x.device)
+    if not len(x):
+        return codes
+    size, gate = slice_size(inputs), compensator.gate
+    grid = (triton.cdiv(len(x), _ROWS), triton.cdiv(inputs, size), segments)
+    codes_kernel[grid](
+        x,
+        compensator.a,
+        *((None,) * 5 if gate is None else (gate.w1, gate.b1, gate.w2, gate.b2, gate.gated)),
+        codes,
+        scratch.partials(segments * grid[1] * rank * grid[0] * _ROWS),
+        scratch.counters(segments * grid[0]),
+        len(x),
+        inputs,
+        BM=_ROWS,
+        R=rank,
+        H=0 if gate is None else gate.w1.shape[1],
+        S=segments,
+        SLICE=size,
+        SLICES=grid[1],
+        ASM=isinstance(codes_kernel, triton.JITFunction),
+        num_warps=4,
+    )
+    return codes

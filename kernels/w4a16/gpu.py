@@ -1,0 +1,160 @@
+"""Launches the fused W4 kernel; checks what the kernel takes on trust. Needs Triton."""
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels.compensator.layout import GpuCompensator
+from kernels.w4a16.kernel import w4a16_kernel
+from kernels.w4a16.layout import TILE_INPUTS, GpuWeight
+from kernels.w4a16.plan import LayerPlan, Tile, launch_rows
+from kernels.w4a16.workspace import Workspace
+
+DTYPES = (torch.float16, torch.bfloat16)
+
+
+def compiled() -> bool:
+    """Whether kernels are compiled; in Triton's interpreter they are not."""
+    return isinstance(w4a16_kernel, triton.JITFunction)
+
+
+def needs_fence() -> bool:
+    """Whether Triton leaves the fence between cp.async and wgmma to us."""
+    major, minor = triton.__version__.split(".")[:2]
+    return compiled() and (int(major), int(minor)) < (3, 7)
+
+
+def multiply(
+    x: Tensor,
+    weight: GpuWeight,
+    plan: LayerPlan,
+    workspace: Workspace,
+    *,
+    compensator: GpuCompensator | None = None,
+    codes: Tensor | None = None,
+) -> Tensor:
+    """``x weightᵀ + bias + codes Bᵀ`` in the type of ``x``, by the fused kernel.
+
+    Args:
+        x: float16 or bfloat16 ``(M, K)``, contiguous, 16-byte aligned, on the current device; M may be 0.
+        weight: ``(N, K)``.
+        plan: The layer's; fixes which bits come out.
+        workspace: Not used by another launch that may run at once.
+        compensator: B of it is in the type of ``x``.
+        codes: float32 ``(M, S R)``, the gated codes; given if and only if ``compensator`` is.
+
+    Returns:
+        ``(M, N)``.
+
+    Raises:
+        ValueError: Something does not fit the kernel.
+    """
+    check(x, weight)
+    check_correction(x, weight, compensator, codes)
+    y = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype, device=x.device)
+    tile = plan.tile(x.shape[0])
+    step = launch_rows(x.shape[0], plan.split, weight.padded_outputs, tile)
+    for first in range(0, x.shape[0], max(step, 1)):
+        part = slice(first, first + step)
+        own_codes = None if codes is None else codes[part]
+        launch(x[part], weight, tile, plan.split, workspace, y[part], compensator, own_codes)
+    return y
+
+
+def launch(
+    x: Tensor,
+    weight: GpuWeight,
+    tile: Tile,
+    split: int,
+    workspace: Workspace,
+    y: Tensor,
+    compensator: GpuCompensator | None,
+    codes: Tensor | None,
+) -> None:
+    """One launch on arguments that :func:`check` has seen; fills ``y``."""
+    rows, padded = x.shape[0], weight.padded_outputs
+    if padded % tile.outputs:
+        raise ValueError(f"tiles of {tile.outputs} outputs do not divide {padded}; use 64")
+    grid = (triton.cdiv(rows, tile.rows), padded // tile.outputs, split)
+    tiles = grid[0] * grid[1] if split > 1 else 0
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    if compiled():
+        options["launch_pdl"] = tile.overlap
+    w4a16_kernel[grid](
+        x,
+        weight.words,
+        weight.scales,
+        weight.bias,
+        None if compensator is None else compensator.b,
+        codes,
+        None if compensator is None else compensator.bounds,
+        y,
+        workspace.partials(tiles * split * tile.rows * tile.outputs),
+        workspace.counters(tiles),
+        rows,
+        weight.out_features,
+        padded,
+        weight.in_features,
+        BM=tile.rows,
+        BN=tile.outputs,
+        G=weight.group_size,
+        SPLIT=split,
+        EVEN_K=weight.in_features % TILE_INPUTS == 0,
+        HAS_BIAS=weight.bias is not None,
+        R=0 if compensator is None else compensator.rank,
+        S=1 if compensator is None else compensator.segments,
+        SLOTS=1 if compensator is None else len(compensator.bounds) - 1,
+        ASM=compiled(),
+        FENCE=needs_fence(),
+        PDL=tile.overlap and compiled(),
+        **options,
+    )
+
+
+def check(x: Tensor, weight: GpuWeight) -> None:
+    """Refuses an input that the kernels cannot take.
+
+    Raises:
+        ValueError: Names the value and what is allowed.
+    """
+    if x.dtype not in DTYPES or x.ndim != 2 or x.shape[1] != weight.in_features:
+        raise ValueError(
+            f"x must be float16 or bfloat16 (M, {weight.in_features}); got {x.dtype} {tuple(x.shape)}"
+        )
+    if not x.is_contiguous() or x.data_ptr() % 16:
+        raise ValueError(f"x must be contiguous and 16-byte aligned; got strides {x.stride()}: copy it")
+    if x.device != weight.words.device:
+        raise ValueError(f"x is on {x.device} and the weight on {weight.words.device}; move one of them")
+
+
+def check_correction(
+    x: Tensor, weight: GpuWeight, compensator: GpuCompensator | None, codes: Tensor | None
+) -> None:
+    """Refuses a compensator that does not fit the product, or codes that do not fit the compensator.
+
+    Raises:
+        ValueError: Names the value and what is allowed.
+    """
+    if (compensator is None) != (codes is None):
+        raise ValueError("compensator and codes belong together; give both or neither")
+    if compensator is None or codes is None:
+        return
+    check_compensator(x, weight, compensator)
+    expected = (x.shape[0], compensator.code_width)
+    if codes.shape != expected or codes.dtype != torch.float32 or not codes.is_contiguous():
+        raise ValueError(
+            f"codes must be contiguous float32 {expected}; got {codes.dtype} {tuple(codes.shape)}"
+        )
+
+
+def check_compensator(x: Tensor, weight: GpuWeight, compensator: GpuCompensator) -> None:
+    """Refuses a compensator that does not fit the product.
+
+    Raises:
+        ValueError: Names the value and what is allowed.
+    """
+    if compensator.b.shape[0] != weight.padded_outputs or compensator.b.dtype != x.dtype:
+        raise ValueError(
+            f"the compensator's b must be {x.dtype} ({weight.padded_outputs}, R); "
+            f"got {compensator.b.dtype} {tuple(compensator.b.shape)}"
+        )

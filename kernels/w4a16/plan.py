@@ -1,0 +1,120 @@
+"""How a W4 product is cut into programs: pure rules, and what a table may say.
+
+SPLIT belongs to a layer, tile sizes to a row count. Tile sizes never change a bit of a result
+(:mod:`kernels.w4a16.kernel`); SPLIT does, so nothing here lets it depend on rows.
+"""
+
+from dataclasses import dataclass
+
+from kernels.w4a16.layout import TILE_INPUTS, TILE_OUTPUTS
+
+MAX_SPLIT = 16
+PARTIAL_BYTES = 64 << 20
+"""Bound of the partial sums of one launch; more rows are several launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One way to cut a product.
+
+    Attributes:
+        rows: BM, a power of two from 16; 8 falls off the wgmma path on Triton 3.6.
+        outputs: BN: 64, 128 or 256.
+        warps: 4 or 8.
+        stages: Depth of the software pipeline.
+        overlap: Start under the kernel in front of it (programmatic dependent launch).
+    """
+
+    rows: int
+    outputs: int
+    warps: int
+    stages: int
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rows not in (16, 32, 64, 128) or self.outputs not in (64, 128, 256):
+            raise ValueError(f"{self}: rows must be 16, 32, 64 or 128, and outputs 64, 128 or 256")
+        if self.warps not in (4, 8) or not 1 <= self.stages <= 8:
+            raise ValueError(f"{self}: warps must be 4 or 8, and stages 1 to 8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPlan:
+    """What is fixed for one layer on one GPU.
+
+    Attributes:
+        split: Parts of K.
+        tiles: ``(largest row count, tile)``, rising; the last one also serves all larger counts.
+        dense_from: Prefill with at least so many rows dequantises and calls the dense library;
+            ``None`` = never.
+    """
+
+    split: int
+    tiles: tuple[tuple[int, Tile], ...]
+    dense_from: int | None
+
+    def __post_init__(self) -> None:
+        limits = [limit for limit, _ in self.tiles]
+        if not limits or limits != sorted(set(limits)):
+            raise ValueError(f"row limits must rise, at least one; got {limits}")
+        if not 1 <= self.split <= MAX_SPLIT:
+            raise ValueError(f"split must be 1 to {MAX_SPLIT}; got {self.split}")
+
+    def tile(self, rows: int) -> Tile:
+        """The tile for a row count."""
+        return next((tile for limit, tile in self.tiles if rows <= limit), self.tiles[-1][1])
+
+
+def launch_rows(rows: int, split: int, padded_outputs: int, tile: Tile) -> int:
+    """The rows of one launch, so that its partial sums stay within ``PARTIAL_BYTES``."""
+    if split == 1:
+        return rows
+    fitting = PARTIAL_BYTES // (4 * split * padded_outputs) // tile.rows * tile.rows
+    return min(rows, max(fitting, tile.rows))
+
+
+def default_split(padded_outputs: int, in_features: int, multiprocessors: int) -> int:
+    """The smallest SPLIT that gives every multiprocessor two programs and few of them a third wave alone.
+
+    Args:
+        padded_outputs: N, a multiple of 64.
+        in_features: K.
+        multiprocessors: Of the GPU.
+    """
+    tiles = padded_outputs // _widest(padded_outputs, 128)
+    candidates = range(1, min(MAX_SPLIT, -(-in_features // TILE_INPUTS)) + 1)
+
+    def balance(split: int) -> float:
+        waves = tiles * split / multiprocessors
+        return waves / -(-tiles * split // multiprocessors)
+
+    enough = [split for split in candidates if tiles * split >= 2 * multiprocessors]
+    return next((split for split in enough if balance(split) >= 0.9), max(enough or candidates, key=balance))
+
+
+def default_plan(padded_outputs: int, in_features: int, multiprocessors: int) -> LayerPlan:
+    """The plan of a layer that no table lists; right everywhere, tuned nowhere."""
+    wide = 256 if padded_outputs >= 14_000 else 128
+
+    def tile(rows: int, outputs: int, warps: int, stages: int) -> Tile:
+        fitting = _widest(padded_outputs, outputs)
+        return Tile(rows=rows, outputs=fitting, warps=4 if fitting == 64 else warps, stages=stages)
+
+    return LayerPlan(
+        split=default_split(padded_outputs, in_features, multiprocessors),
+        tiles=(
+            (16, tile(16, 128, 4, 4)),
+            (32, tile(32, 128, 8, 4)),
+            (64, tile(64, wide, 8, 3)),
+            (128, tile(128, 128, 8, 3)),
+        ),
+        dense_from=256,
+    )
+
+
+def _widest(padded_outputs: int, limit: int) -> int:
+    """The widest tile up to a limit that divides N."""
+    width = limit
+    while padded_outputs % width:
+        width //= 2
+    return max(width, TILE_OUTPUTS)

@@ -1,0 +1,182 @@
+"""Compensated products by every path, against the float32 law."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels.compensator import naive
+from kernels.w4a16 import GpuProducts, Plans
+from tests.kernels.w4a16.problems import (
+    CORRECTED_BOUND,
+    DEVICE,
+    Problem,
+    need_triton,
+    plan,
+    relative_error,
+    workspace,
+)
+
+need_triton()
+
+from kernels.compensator import gpu as compensator_gpu
+from kernels.w4a16 import dense, gpu, single_launch
+
+QKV = ((100, 4, True), (60, 16, False), (96, 8, True))  # borders inside tiles, ranks that differ
+PROBLEMS = [
+    Problem(rows=3, outputs=128, inputs=256, groups=2, projections=((128, 16, True),)),
+    Problem(rows=17, outputs=256, inputs=300, projections=QKV, biased=True, dtype=torch.bfloat16),
+    Problem(rows=9, outputs=256, inputs=640, groups=20, projections=((64, 0, False), (192, 20, True))),
+]
+PLANS = [plan(32, 64, 2), plan(32, 128, 1)]
+
+
+@pytest.fixture(params=PROBLEMS, ids=["one", "qkv", "partly"])
+def problem(request):
+    return request.param
+
+
+@pytest.fixture(params=PLANS, ids=["split", "whole"])
+def layer(request):
+    return request.param
+
+
+def test_codes_follow_the_separate_operators(problem):
+    scratch, compensator = workspace(problem, plan()), problem.compensator()
+    codes = compensator_gpu.gated_codes(problem.x, compensator, scratch)
+    # The operators round A x once to the compute type; the kernel does not.
+    expected = naive.gated_codes(problem.x.float(), replace(compensator, a=compensator.a.float()))
+    assert relative_error(codes, expected) < 1e-5
+    scratch.check_integrity()
+
+
+def test_codes_have_the_same_bits_in_any_batch():
+    whole = Problem(rows=33, outputs=256, inputs=300, projections=QKV)
+    scratch, compensator = workspace(whole, plan()), whole.compensator()
+    codes = compensator_gpu.gated_codes(whole.x, compensator, scratch)
+    for count in (1, 3, 8, 17):
+        part = compensator_gpu.gated_codes(whole.x[16 : 16 + count].clone(), compensator, scratch)
+        assert torch.equal(part, codes[16 : 16 + count])
+
+
+def test_the_fused_product_follows_the_law(problem, layer):
+    scratch, compensator = workspace(problem, layer), problem.compensator()
+    codes = compensator_gpu.gated_codes(problem.x, compensator, scratch)
+    y = gpu.multiply(problem.x, problem.weight(), layer, scratch, compensator=compensator, codes=codes)
+    assert relative_error(y, problem.expected()) < CORRECTED_BOUND[problem.dtype]
+
+
+def test_the_single_launch_follows_the_law_and_repeats(problem, layer):
+    scratch, compensator = workspace(problem, layer), problem.compensator()
+    first, second = (
+        single_launch.multiply(problem.x, problem.weight(), layer, scratch, compensator) for _ in range(2)
+    )
+    assert relative_error(first, problem.expected()) < CORRECTED_BOUND[problem.dtype]
+    assert torch.equal(first, second)
+    scratch.check_integrity()
+
+
+def test_the_extended_dense_product_follows_the_law(problem):
+    scratch, compensator = workspace(problem, plan()), problem.compensator()
+    codes = compensator_gpu.gated_codes(problem.x, compensator, scratch)
+    y = dense.multiply(problem.x, problem.weight(), scratch, compensator=compensator, codes=codes)
+    assert relative_error(y, problem.expected()) < CORRECTED_BOUND[problem.dtype]
+
+
+def test_naive_insertion_follows_the_law(problem, layer):
+    compensator = problem.compensator()
+    y = gpu.multiply(problem.x, problem.weight(), layer, workspace(problem, layer))
+    naive.add_correction(y, naive.gated_codes(problem.x, compensator), compensator)
+    # y is rounded twice.
+    assert relative_error(y, problem.expected()) < 1.5 * CORRECTED_BOUND[problem.dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("groups", [1, 9])
+def test_the_dense_product_follows_the_law(dtype, groups):
+    problem = Problem(rows=17, outputs=100, inputs=576, groups=groups, dtype=dtype, biased=True)
+    y = dense.multiply(problem.x, problem.weight(), workspace(problem, plan()))
+    # Weights are rounded to the type, which the law does not do.
+    assert relative_error(y, problem.expected()) < CORRECTED_BOUND[dtype]
+
+
+def test_codes_of_zero_change_no_bit(problem, layer):
+    compensator = problem.compensator()
+    codes = torch.zeros(problem.rows, compensator.code_width, device=DEVICE)
+    arguments = problem.x, problem.weight(), layer
+    corrected = gpu.multiply(*arguments, workspace(problem, layer), compensator=compensator, codes=codes)
+    assert torch.equal(corrected, gpu.multiply(*arguments, workspace(problem, layer)))
+
+
+@pytest.mark.parametrize("path", ["fused", "dense"])
+def test_codes_beyond_float16_do_not_become_not_a_number(path):
+    problem = Problem(rows=2, outputs=64, inputs=128, projections=((64, 16, False),))
+    compensator, layer = problem.compensator(), plan()
+    compensator.b.zero_()
+    codes = torch.full((2, 16), 1e30, device=DEVICE)
+    scratch, own = workspace(problem, layer), {"compensator": compensator, "codes": codes}
+    if path == "fused":
+        y = gpu.multiply(problem.x, problem.weight(), layer, scratch, **own)
+    else:
+        y = dense.multiply(problem.x, problem.weight(), scratch, **own)
+    assert bool(y.isfinite().all())
+
+
+def test_a_row_range_sees_only_its_own_projection():
+    problem = Problem(rows=3, outputs=256, inputs=128, projections=((100, 16, False), (156, 16, False)))
+    compensator, layer = problem.compensator(), plan(16, 128, 1)
+    codes = torch.zeros(3, 32, device=DEVICE)
+    codes[:, 16:] = 1000
+    arguments = problem.x, problem.weight(), layer
+    corrected = gpu.multiply(*arguments, workspace(problem, layer), compensator=compensator, codes=codes)
+    changed = corrected != gpu.multiply(*arguments, workspace(problem, layer))
+    assert not bool(changed[:, :100].any())
+    assert bool(changed[:, 100:].all())
+
+
+@pytest.mark.parametrize(
+    ("codes", "message"),
+    [
+        (None, "belong together"),
+        (torch.zeros(2, 3), r"float32 \(2, 16\)"),
+        (torch.zeros(2, 16, dtype=torch.float16), "float32"),
+    ],
+)
+def test_codes_that_do_not_fit_are_refused(codes, message):
+    problem = Problem(rows=2, outputs=64, inputs=128, projections=((64, 16, False),))
+    layer = plan()
+    with pytest.raises(ValueError, match=message):
+        gpu.multiply(
+            problem.x,
+            problem.weight(),
+            layer,
+            workspace(problem, layer),
+            compensator=problem.compensator(),
+            codes=None if codes is None else codes.to(DEVICE),
+        )
+
+
+def test_a_single_launch_refuses_more_rows_than_a_tile():
+    problem = Problem(rows=17, outputs=64, inputs=128, projections=((64, 16, False),))
+    layer = plan(16)
+    with pytest.raises(ValueError, match="at most 16 rows, not 17"):
+        single_launch.multiply(
+            problem.x, problem.weight(), layer, workspace(problem, layer), problem.compensator()
+        )
+
+
+def test_dispatch_keeps_decode_rows_on_the_fused_kernel_and_prefill_on_the_dense_one(tmp_path):
+    problem = Problem(rows=300, outputs=64, inputs=128, projections=((64, 16, True),))
+    compensator, weight, plans = problem.compensator(), problem.weight(), Plans("GPU", 132, tmp_path)
+    layer = plans.of(weight)
+    scratch = workspace(problem, layer)
+    products = GpuProducts(plans, scratch)
+    codes = compensator_gpu.gated_codes(problem.x, compensator, scratch)
+    own = {"compensator": compensator, "codes": codes}
+    decoded = products.multiply(problem.x, weight, phase="decode", compensator=compensator)
+    prefilled = products.multiply(problem.x, weight, phase="prefill", compensator=compensator)
+    assert torch.equal(decoded, gpu.multiply(problem.x, weight, layer, scratch, **own))
+    assert torch.equal(prefilled, dense.multiply(problem.x, weight, scratch, **own))
+    short = problem.x[:8].clone()
+    few = products.multiply(short, weight, phase="prefill", compensator=compensator)
+    assert torch.equal(few, products.multiply(short, weight, phase="decode", compensator=compensator))
