@@ -86,7 +86,7 @@ def token_weights(document_starts: Tensor, skip_first: int) -> Tensor:
     starts = document_starts.clone()
     starts[:, 0] = True
     blocked = torch.zeros_like(starts)
-    for offset in range(skip_first):
+    for offset in range(min(skip_first, starts.shape[1])):
         blocked[:, offset:] |= starts[:, : starts.shape[1] - offset]
     return (~blocked).float()
 

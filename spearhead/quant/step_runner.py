@@ -74,7 +74,7 @@ class Stepper:
             self._put(averages)
 
     def _create_averages(self) -> None:
-        """An update with no gradient and no rate creates the averages and changes nothing else."""
+        """An update without gradients creates the averages; what decay it does is undone."""
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
         before = [parameter.detach().clone() for parameter in self._parameters]
@@ -107,15 +107,17 @@ class Stepper:
             teacher=example.teacher.clone(),
         )
         before = [parameter.detach().clone() for parameter in self._parameters]
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
-                self._update(batch)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            loss = self._update(batch)
+        # Streams and captures belong to the current device, which need not be the one that trains.
+        with torch.cuda.device(batch.token_ids.device):
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UPS):
+                    self._update(batch)
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                loss = self._update(batch)
         # The warm-ups were no training.
         with torch.no_grad():
             for parameter, value in zip(self._parameters, before, strict=True):

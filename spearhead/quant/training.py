@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from spearhead.errors import CalibrationError
 from spearhead.quant.decoder import Linear, Rotary, layer_forward, rms_norm
 from spearhead.quant.kl_loss import kl_of_hidden, token_kl
-from spearhead.quant.layers import LayerSource
+from spearhead.quant.layers import LayerSource, ResidentLayers
 from spearhead.quant.lesson import Lesson, shuffled
 from spearhead.quant.step_runner import Stepper
 from spearhead.quant.student import Student
@@ -36,7 +36,8 @@ class TrainingConfig:
         patience: Looks without a new best after which training stops; 0 = never.
         seed: Of the order of the sequences.
         chunk_tokens: Tokens whose logits exist at once.
-        recompute_layers: Keep one layer's activations at a time: slower by a third, much smaller.
+        recompute_layers: Keep one layer's activations at a time: slower by a third, much smaller. Always done
+            when layers are streamed, since activations would hold on to their weights.
     """
 
     steps: int = 400
@@ -96,7 +97,7 @@ def train(
 ) -> TrainingResult:
     """Minimises the KL divergence and keeps the parameters that do best on held-out sequences.
 
-    On a GPU the whole update is one CUDA graph.
+    On a GPU the whole update is one CUDA graph, if all layers are in memory.
 
     Args:
         source: The student's frozen weights.
@@ -144,23 +145,45 @@ def student_hidden(
     hidden = source.embedding[token_ids]
     for index in range(source.config.layer_count):
         if recompute_layers:
-            hidden = checkpoint(one_layer, index, hidden, use_reentrant=False)
+            # A layer draws no random numbers, and their state cannot be read while a graph is captured.
+            hidden = checkpoint(one_layer, index, hidden, use_reentrant=False, preserve_rng_state=False)
         else:
             hidden = one_layer(index, hidden)
     return rms_norm(hidden, source.final_norm, source.config.rms_norm_eps)
 
 
 def sequence_kl(
-    source: LayerSource, linear: Linear, teacher_head: Tensor, lesson: Lesson, *, batch_size: int
+    source: LayerSource,
+    linear: Linear,
+    teacher_head: Tensor,
+    lesson: Lesson,
+    *,
+    batch_size: int,
+    chunk_tokens: int = 512,
 ) -> Tensor:
-    """Mean KL of each sequence, float64 ``(S,)``, nats a token; on the CPU."""
+    """Mean KL of each sequence, float64 ``(S,)``, nats a token; on the CPU.
+
+    Args:
+        source: The layers.
+        linear: Computes their projections.
+        teacher_head: ``(V, D)``, in the dtype of the lesson.
+        lesson: The sequences.
+        batch_size: Sequences that go through a layer at once.
+        chunk_tokens: Tokens whose logits exist at once.
+    """
     rotary = Rotary.build(source.config, lesson.token_ids.shape[1], source.device)
     means = []
     with torch.no_grad():
         for indices in torch.split(torch.arange(len(lesson.token_ids)), batch_size):
             part = lesson.rows(indices.to(lesson.token_ids.device)).to(source.device)
             hidden = student_hidden(source, part.token_ids, linear, rotary, recompute_layers=False)
-            kl = token_kl(part.teacher.flatten(0, 1), hidden.flatten(0, 1), teacher_head, source.head)
+            kl = token_kl(
+                part.teacher.flatten(0, 1),
+                hidden.flatten(0, 1),
+                teacher_head,
+                source.head,
+                chunk_tokens=chunk_tokens,
+            )
             kl = kl.view_as(part.weight).double() * part.weight
             means.append(kl.sum(1) / part.weight.sum(1).clamp(min=1))
     return torch.cat(means).cpu()
@@ -180,6 +203,7 @@ class _Run:
     ) -> None:
         self._source, self._student, self._teacher_head = source, student, teacher_head
         self._lesson, self._held_out, self._config = lesson, held_out, config
+        self._resident = isinstance(source, ResidentLayers)
         self._rotary = Rotary.build(source.config, lesson.token_ids.shape[1], source.device)
         self._parameters: list[Parameter] = [*student.factor_parameters(), *student.gate_parameters()]
         self._stepper = Stepper(self._loss, self._optimizer(), config.clip_norm)
@@ -204,7 +228,12 @@ class _Run:
         linear = self._student.linear(self._source.dtype)
         held_out_kl = float(
             sequence_kl(
-                self._source, linear, self._teacher_head, self._held_out, batch_size=config.sequences_per_step
+                self._source,
+                linear,
+                self._teacher_head,
+                self._held_out,
+                batch_size=config.sequences_per_step,
+                chunk_tokens=config.chunk_tokens,
             ).mean()
         )
         train_kl = float(torch.stack(list(losses)).mean()) if losses else None
@@ -244,7 +273,7 @@ class _Run:
             batch.token_ids,
             self._student.linear(self._source.dtype),
             self._rotary,
-            recompute_layers=self._config.recompute_layers,
+            recompute_layers=self._config.recompute_layers or not self._resident,
         )
         return kl_of_hidden(
             batch.teacher.flatten(0, 1),
@@ -256,7 +285,8 @@ class _Run:
         )
 
     def _optimizer(self) -> torch.optim.AdamW:
-        config, graphed = self._config, self._source.device.type == "cuda"
+        # A graph would go on reading streamed layers where they no longer are.
+        config, graphed = self._config, self._source.device.type == "cuda" and self._resident
         groups = [(self._student.factor_parameters(), config.learning_rate, 0.0)]
         if gates := self._student.gate_parameters():
             groups.append((gates, config.gate_learning_rate, config.gate_weight_decay))

@@ -1,3 +1,4 @@
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -5,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.compensator import compensate
 from spearhead.errors import CalibrationError
@@ -14,6 +16,7 @@ from spearhead.model.checkpoint.factor_codec import FactorBits, encode_factor
 from spearhead.model.checkpoint.layout import linear_modules
 from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
 from spearhead.model.weights import Gate
+from spearhead.quant.decoder import LayerTensors
 from spearhead.quant.factor_precision import round_factor
 from spearhead.quant.layers import ResidentLayers, StreamedLayers, final_hidden
 from spearhead.quant.lesson import Lesson, prepare_lesson, shuffled, token_weights
@@ -66,7 +69,9 @@ def classroom(tiny_checkpoint: Callable[..., Path]) -> Classroom:
     return Classroom(tiny_checkpoint("llama"))
 
 
-def small(*, bits: FactorBits = 16, gated: bool = False, rank: int = 4) -> Student:
+def small(
+    *, bits: FactorBits = 16, gated: bool = False, rank: int = 4, device: torch.device = CPU
+) -> Student:
     generator = torch.Generator().manual_seed(2)
     made = {}
     for module, (outputs, inputs) in MODULES.items():
@@ -75,7 +80,7 @@ def small(*, bits: FactorBits = 16, gated: bool = False, rank: int = 4) -> Stude
             b=0.01 * torch.randn(outputs, rank, generator=generator),
             gate=identity_gate(rank, seed=0) if gated else None,
         )
-    return Student(made, bits, CPU)
+    return Student(made, bits, device)
 
 
 @pytest.mark.parametrize("bits", [16, 8, 4])
@@ -104,6 +109,79 @@ def test_recomputing_layers_changes_nothing(classroom: Classroom) -> None:
         classroom.train(small(), replace(QUICK, recompute_layers=recompute)) for recompute in (False, True)
     )
     assert plain.best.held_out_kl == pytest.approx(recomputed.best.held_out_kl, rel=1e-5)
+
+
+class Counted(StreamedLayers):
+    """Knows the most layers that were in memory at once."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            open_checkpoint(str(folder)),
+            dtype=torch.float32,
+            device=CPU,
+            replace=lambda _, weight: dequantize(*rtn(weight, CHANNEL, torch.float32)),
+        )
+        self.given: list[weakref.ref[torch.Tensor]] = []
+        self.most = 0
+
+    def layer(self, index: int) -> LayerTensors:
+        tensors = super().layer(index)
+        self.given.append(weakref.ref(tensors["mlp.down_proj.weight"]))
+        self.most = max(self.most, sum(one() is not None for one in self.given))
+        return tensors
+
+
+def test_training_over_streamed_layers_holds_one_at_a_time(tiny_checkpoint: Callable[..., Path]) -> None:
+    folder = tiny_checkpoint("llama", num_hidden_layers=5)
+    classroom, streamed = Classroom(folder), Counted(folder)
+    expected = classroom.train(small(), QUICK)
+    found = train(streamed, small(), classroom.teacher.head, classroom.lesson, classroom.held_out, QUICK)
+    assert found.best.held_out_kl == pytest.approx(expected.best.held_out_kl, rel=1e-5)
+    assert streamed.most <= 2  # the one that comes and the one that goes
+
+
+class LogitRows(TorchDispatchMode):
+    """Knows the most rows of logits that one softmax took."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._log_softmax.default:
+            self.most = max(self.most, args[0].shape[0])
+        return func(*args, **(kwargs or {}))
+
+
+def test_looks_and_updates_keep_to_the_tokens_whose_logits_may_exist(classroom: Classroom) -> None:
+    with LogitRows() as rows:
+        classroom.train(small(), replace(QUICK, steps=1, chunk_tokens=7))
+    assert rows.most == 7
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: no update was captured")
+@pytest.mark.parametrize(("resident", "recompute"), [(True, False), (True, True), (False, False)])
+def test_a_gpu_trains_as_the_processor_does(
+    tiny_checkpoint: Callable[..., Path], resident: bool, recompute: bool
+) -> None:
+    folder, gpu = tiny_checkpoint("llama"), torch.device("cuda")
+    classroom = Classroom(folder)
+    expected = classroom.train(small(gated=True), QUICK)
+    streamed = StreamedLayers(
+        open_checkpoint(str(folder)),
+        dtype=torch.float32,
+        device=gpu,
+        replace=lambda _, weight: dequantize(*rtn(weight, CHANNEL, torch.float32)),
+    )
+    found = train(
+        ResidentLayers(streamed) if resident else streamed,
+        small(gated=True, device=gpu),
+        classroom.teacher.head.to(gpu),
+        classroom.lesson,
+        classroom.held_out,
+        replace(QUICK, recompute_layers=recompute),
+    )
+    for one, other in zip(found.curve, expected.curve, strict=True):
+        assert one.held_out_kl == pytest.approx(other.held_out_kl, rel=1e-3)
 
 
 def test_a_fresh_gate_is_the_identity_and_learns(classroom: Classroom) -> None:
@@ -209,6 +287,10 @@ def test_starts_of_documents_do_not_count() -> None:
     starts = torch.zeros(2, 8, dtype=torch.bool)
     starts[1, 4] = True
     assert token_weights(starts, 2).tolist() == [[0, 0, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0, 1, 1]]
+
+
+def test_more_tokens_to_skip_than_there_are_leave_none() -> None:
+    assert token_weights(torch.zeros(1, 4, dtype=torch.bool), 6).tolist() == [[0, 0, 0, 0]]
 
 
 def test_every_epoch_sees_every_sequence_once() -> None:
