@@ -31,8 +31,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.set_defaults(run=run)
     parser.add_argument("source", metavar="PATH|HUB_ID", help="folder, .gguf file or hub id")
     parser.add_argument("destination", type=Path, metavar="FOLDER", help="the artefact; must not exist")
-    parser.add_argument("--scheme", default="group32", help="what shares a scale (default %(default)s)")
-    parser.add_argument("--method", choices=_METHODS, default="rtn", help="default %(default)s")
+    parser.add_argument("--scheme", default="group32", help="CHOICE for most modules (default %(default)s)")
+    parser.add_argument("--method", choices=_METHODS, help="default rtn")
     parser.add_argument(
         "--override", action="append", default=[], metavar="PATTERN=CHOICE", help="may be repeated"
     )

@@ -41,8 +41,8 @@ def quantize_checkpoint(
         progress: Called after each tensor.
 
     Raises:
-        ConfigError: ``output`` exists or lies in the work folder, the recipe names no such module, the disk is
-            full, or the work folder belongs to another run.
+        ConfigError: ``output`` exists or lies in the work folder, the recipe names no such module, the disk
+            is full, or the work folder belongs to another run.
         CheckpointError: The source cannot be read, is quantised already, or does not fit the recipe.
         CalibrationError: The calibration tokens are missing where they are needed, or overflow.
     """

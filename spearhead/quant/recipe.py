@@ -36,6 +36,8 @@ class ModuleChoice:
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
             raise ConfigError(f"method {self.method!r} is not known; use {', '.join(get_args(Method))}")
+        if self.bits == 8 and self.scheme.granularity != "channel":
+            raise ConfigError(f"8 bits share scales per channel only, not {self.scheme}; use w8")
         if self.method.startswith("awq") and self.scheme.granularity == "tensor":
             raise ConfigError(
                 f"{self.method} needs scales per channel or per group: one scale a tensor undoes what the "
@@ -117,7 +119,7 @@ class QuantizationRecipe:
     def parse(
         cls,
         scheme: str,
-        method: str = "rtn",
+        method: str | None = None,
         overrides: Sequence[str] = (),
         options: MethodOptions | None = None,
     ) -> Self:
@@ -125,14 +127,19 @@ class QuantizationRecipe:
 
         Args:
             scheme: Of modules that no override names; see :meth:`ModuleChoice.parse`.
-            method: For choices that name none.
+            method: For choices that name none, and for ``scheme`` even if that is ``w8``; ``None`` = the one
+                that ``scheme`` names, or ``rtn``.
             overrides: ``PATTERN=CHOICE`` each; ``dense`` keeps a module in 16 bits.
             options: Numbers of the methods.
 
         Raises:
             ConfigError: What is not understood, and what would be.
         """
-        default = replace(ModuleChoice.parse(scheme), method=cast(Method, method))
+        default = ModuleChoice.parse(scheme)
+        if method is not None:
+            if ":" in scheme and method != default.method:
+                raise ConfigError(f"scheme {scheme!r} names a method, and {method} is given too; name one")
+            default = replace(default, method=cast(Method, method))
         pairs = tuple(_parse_override(text, default.method) for text in overrides)
         return cls(default=default, overrides=pairs, options=options or MethodOptions())
 

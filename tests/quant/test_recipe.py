@@ -3,6 +3,7 @@ from typing import get_args
 import pytest
 
 from spearhead.errors import ConfigError
+from spearhead.model.quantization import QuantizationScheme
 from spearhead.quant.methods.options import MethodOptions
 from spearhead.quant.recipe import Method, ModuleChoice, QuantizationRecipe
 
@@ -42,6 +43,18 @@ def test_a_method_is_part_of_the_description() -> None:
 def test_a_choice_that_cannot_be_is_refused_with_the_choices(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ModuleChoice.parse(text)
+
+
+def test_eight_bits_share_scales_per_channel() -> None:
+    with pytest.raises(ConfigError, match=r"per channel only, not group32/7\.5"):
+        ModuleChoice(scheme=QuantizationScheme.parse("group32"), bits=8)
+
+
+def test_a_scheme_may_name_the_method() -> None:
+    assert QuantizationRecipe.parse("channel:gptq") == QuantizationRecipe.parse("channel", "gptq")
+    assert QuantizationRecipe.parse("channel:gptq", "gptq") == QuantizationRecipe.parse("channel", "gptq")
+    with pytest.raises(ConfigError, match="scheme 'channel:gptq' names a method, and awq is given too"):
+        QuantizationRecipe.parse("channel:gptq", "awq")
 
 
 def test_the_last_override_that_matches_wins() -> None:
