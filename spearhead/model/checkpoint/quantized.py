@@ -101,8 +101,12 @@ class QuantizedCheckpoint:
         named = self._spear.get("full_precision")
         if named is None:
             return None
+        if not isinstance(named, str):
+            raise CheckpointError(
+                f"{self.path}: spear.full_precision in config.json is {named!r}; a path or hub id is needed"
+            )
         revision = str(self._spear.get("full_precision_revision", ""))
-        path = self.path / str(named)
+        path = self.path / named
         if path.exists():
             return FullPrecisionSource(location=str(path), revision=revision)
         if is_hub_id(named) and isinstance(try_to_load_from_cache(named, "config.json"), str):

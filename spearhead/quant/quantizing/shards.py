@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from spearhead.errors import CheckpointError
+
 _ALIGNMENT = 8
 _ITEM_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2}
 
@@ -32,6 +34,9 @@ def join_parts(parts: Sequence[Path], folder: Path, shard_bytes: int) -> int:
 
     Returns:
         Bytes of all tensors.
+
+    Raises:
+        CheckpointError: A file is shorter than it says.
     """
     groups = _grouped([_entries(path) for path in parts], shard_bytes)
     names = _shard_names(len(groups))
@@ -46,7 +51,11 @@ def join_parts(parts: Sequence[Path], folder: Path, shard_bytes: int) -> int:
 
 
 def join_files(parts: Sequence[Path], path: Path) -> None:
-    """Writes all tensors of some files into one."""
+    """Writes all tensors of some files into one.
+
+    Raises:
+        CheckpointError: A file is shorter than it says.
+    """
     _write(path, [entry for part in parts for entry in _entries(part)])
 
 
@@ -111,5 +120,10 @@ def _copy(entry: _Entry, target: BinaryIO) -> None:
         left = entry.size
         while left:
             block = source.read(min(left, 1 << 22))
+            if not block:
+                raise CheckpointError(
+                    f"{entry.path} ends {left} bytes before tensor {entry.name} does; it was "
+                    "damaged after it was written: run again with --restart"
+                )
             target.write(block)
             left -= len(block)

@@ -255,3 +255,9 @@ def test_named_compensators_that_are_missing_are_an_error(artefact: Path, add_co
     (artefact / "spear" / "ec.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"ec\.safetensors is missing"):
         open_checkpoint(str(artefact))
+
+
+def test_a_source_that_is_no_name_is_refused(artefact: Path) -> None:
+    edit_config(artefact, lambda config: config["spear"].update(full_precision=5))
+    with pytest.raises(CheckpointError, match=r"spear\.full_precision in config\.json is 5; a path"):
+        open_checkpoint(str(artefact)).variants  # noqa: B018 (looks it up)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from spearhead.errors import CheckpointError
 from spearhead.quant.quantizing.shards import join_files, join_parts
 
 
@@ -51,6 +52,13 @@ def test_one_shard_has_no_index_and_several_have_a_true_one(tmp_path: Path) -> N
     for name, file in index["weight_map"].items():
         assert name in load_file(tmp_path / "many" / file)
     assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in everything.values())
+
+
+def test_a_file_that_lost_its_end_is_named(tmp_path: Path) -> None:
+    paths, _ = parts(tmp_path)
+    paths[2].write_bytes(paths[2].read_bytes()[:-3])
+    with pytest.raises(CheckpointError, match=r"part-2 ends 3 bytes before tensor .* does.*--restart"):
+        join_files(paths, tmp_path / "all.safetensors")
 
 
 def test_files_are_joined_into_one(tmp_path: Path) -> None:
