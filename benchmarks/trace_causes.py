@@ -4,8 +4,8 @@ Starts the three real services on a tiny random model, each its own process, and
 while a request runs: a sleep in either worker's forward pass, a slow network, a large prompt of somebody
 else, a hostile drafter, a stopped scheduler, a stopped worker, a killed worker, too few KV pages, a client
 that does not read, and a burst of requests. Each time the request's late tokens that fall into
-the time of the injection must, by how late they are in sum, carry that cause before all others. Prints a table
-and, as the last line, the same as one JSON document.
+the time of the injection must, by how late they are in sum, carry that cause before all others. Prints a
+table and, as the last line, the same as one JSON document.
 """
 
 import argparse
