@@ -1,4 +1,4 @@
-"""Values that cannot work are refused with a sentence: by the schema, and by the templates when it is skipped."""
+"""Values that cannot work are refused with a sentence: by the schema, and by templates when it is skipped."""
 
 import pytest
 
