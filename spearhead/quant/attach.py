@@ -4,13 +4,13 @@ Weights of a 4-bit artefact take gigabytes, compensators a hundredth of that; ro
 on every machine, so that only the compensators need to travel.
 """
 
-import os
 import shutil
 from contextlib import closing
 from pathlib import Path
 
 from spearhead.errors import CheckpointError, ConfigError
 from spearhead.model.checkpoint import open_checkpoint
+from spearhead.model.checkpoint.compensator_files import exchanged_pair
 from spearhead.model.checkpoint.compensators import FILE, FOLDER, CompensatorSet, load_compensators
 from spearhead.model.checkpoint.layout import linear_modules
 
@@ -26,7 +26,7 @@ def attach_compensators(artefact: Path, source: Path) -> CompensatorSet:
         What was attached.
 
     Raises:
-        ConfigError: The artefact has compensators already, or is in full precision.
+        ConfigError: The artefact has compensators already, is in full precision, or cannot be written to.
         CheckpointError: No compensators there, damaged ones, or ones of other weights; nothing is written.
     """
     file, target = source / FILE, artefact / FOLDER / FILE
@@ -43,9 +43,10 @@ def attach_compensators(artefact: Path, source: Path) -> CompensatorSet:
             w4_digests=checkpoint.weight_digests,
             quantization=checkpoint.quantization,
         )
-    target.parent.mkdir(exist_ok=True)
-    for suffix in (".safetensors", ".json"):  # the description last: without it there are none
-        part = target.with_suffix(f"{suffix}.partial")
-        shutil.copyfile(file.with_suffix(suffix), part)
-        os.replace(part, target.with_suffix(suffix))
+    try:
+        with exchanged_pair(target) as (written, described):
+            shutil.copyfile(file, written)
+            shutil.copyfile(file.with_suffix(".json"), described)
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error}; make room and try again") from error
     return found

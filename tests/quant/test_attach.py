@@ -102,3 +102,11 @@ def test_a_damaged_pair_is_refused(source: Path, calibrated: Path, tmp_path: Pat
     with pytest.raises(CheckpointError):
         attach_compensators(fresh, damaged)
     assert not (fresh / "spear" / "ec.json").exists()
+
+
+def test_a_failed_copy_leaves_no_half_pair(source: Path, calibrated: Path, tmp_path: Path) -> None:
+    fresh = quantized(source, tmp_path / "fresh")
+    (fresh / "spear" / "ec.json.partial").mkdir()  # cannot be written as a file
+    with pytest.raises(ConfigError, match=r"cannot be written: .*make room"):
+        attach_compensators(fresh, calibrated / "spear")
+    assert not list(fresh.glob("spear/ec.safetensors*")) and open_checkpoint(str(fresh)).compensators is None

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,8 @@ def save_compensators(
 ) -> Path:
     """Writes compensators into the folder of the weights; the weights and ``config.json`` stay as they are.
 
-    Earlier compensators are replaced. A reader never takes half of one pair and half of another for a whole:
-    the description says the digest of its tensors.
+    Earlier compensators are replaced, or stay if writing fails. A reader never takes half of one pair and
+    half of another for a whole: the description says the digest of its tensors.
 
     Args:
         folder: Where the quantised weights are.
@@ -81,22 +82,41 @@ def save_compensators(
         _check(module, compensator)
         tensors |= _tensors(module, compensator)
     file = folder / FOLDER / FILE
-    file.parent.mkdir(exist_ok=True)
-    written = file.with_suffix(".partial")
-    save_file(tensors, written, metadata={"format": "pt"})
-    written.chmod(0o644)  # the library keeps it private
-    document = {
-        **description.details,
-        "version": VERSION,
-        "quantization": description.quantization,
-        "w4_sha256": dict(description.w4_sha256),
-        "ec_sha256": file_digest(written),
-    }
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    os.replace(written, file)
-    written.write_text(text, encoding="utf-8")
-    os.replace(written, file.with_suffix(".json"))
+    with exchanged_pair(file) as (written, described):
+        save_file(tensors, written, metadata={"format": "pt"})
+        written.chmod(0o644)  # the library keeps it private
+        document = {
+            **description.details,
+            "version": VERSION,
+            "quantization": description.quantization,
+            "w4_sha256": dict(description.w4_sha256),
+            "ec_sha256": file_digest(written),
+        }
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        described.write_text(text, encoding="utf-8")
     return file
+
+
+@contextmanager
+def exchanged_pair(file: Path) -> Iterator[tuple[Path, Path]]:
+    """Where to write compensators and their description, which take their places when both are whole.
+
+    Until then what was there stays. A kill between the two renames leaves halves of two pairs, which readers
+    refuse.
+
+    Args:
+        file: The place of the safetensors file; its folder is made.
+    """
+    file.parent.mkdir(exist_ok=True)
+    written, described = file.with_suffix(".partial"), file.with_suffix(".json.partial")
+    try:
+        yield written, described
+        os.replace(written, file)
+        os.replace(described, file.with_suffix(".json"))
+    except BaseException:
+        written.unlink(missing_ok=True)
+        described.unlink(missing_ok=True)
+        raise
 
 
 def _check(module: str, compensator: StoredCompensator) -> None:

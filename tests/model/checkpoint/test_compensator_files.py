@@ -112,6 +112,15 @@ def test_saving_again_replaces_what_was_there(artefact: Path) -> None:
     assert len({plain.revision, *revisions}) == 3
 
 
+def test_what_was_there_stays_when_the_description_cannot_be_written(artefact: Path) -> None:
+    plain = open_checkpoint(str(artefact))
+    save_compensators(artefact, {Q_PROJ: stored((64, 64), 2, (8, 8))}, describe(plain))
+    before = {path.name: path.read_bytes() for path in (artefact / "spear").iterdir()}
+    with pytest.raises(UnicodeEncodeError):
+        save_compensators(artefact, {UP: stored((96, 64), 2, (8, 8))}, describe(plain, author="\ud800"))
+    assert {path.name: path.read_bytes() for path in (artefact / "spear").iterdir()} == before
+
+
 def test_a_published_checkpoint_takes_compensators_with_its_config_untouched(
     tiny_checkpoint: Factory,
 ) -> None:
