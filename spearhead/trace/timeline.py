@@ -5,6 +5,7 @@ and are carried over by :mod:`spearhead.trace.clocks`.
 """
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -42,8 +43,9 @@ class Timeline:
             if span.name in _STEP_NAMES:
                 self.steps[span.process].append(_step(span, children[span.trace_id, span.span_id]))
         self._starts = {process: [step.start_ns for step in steps] for process, steps in self.steps.items()}
-        self._longest = {
-            process: max(step.end_ns - step.start_ns for step in steps)
+        # The latest end so far: it only grows, so the first step that reaches into an interval can be looked up.
+        self._reach = {
+            process: list(itertools.accumulate((step.end_ns for step in steps), max))
             for process, steps in self.steps.items()
         }
         self.stalls: dict[str, list[Stall]] = defaultdict(list)
@@ -57,7 +59,7 @@ class Timeline:
     def steps_between(self, process: str, start_ns: int, end_ns: int) -> list[Step]:
         """The steps of a scheduler that overlap an interval, in order."""
         starts = self._starts.get(process, [])
-        first = bisect.bisect_left(starts, start_ns - self._longest.get(process, 0))
+        first = bisect.bisect_right(self._reach.get(process, []), start_ns)
         last = bisect.bisect_left(starts, end_ns)
         return [step for step in self.steps.get(process, [])[first:last] if step.end_ns > start_ns]
 
