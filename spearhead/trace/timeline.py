@@ -43,7 +43,7 @@ class Timeline:
             if span.name in _STEP_NAMES:
                 self.steps[span.process].append(_step(span, children[span.trace_id, span.span_id]))
         self._starts = {process: [step.start_ns for step in steps] for process, steps in self.steps.items()}
-        # The latest end so far: it only grows, so the first step that reaches into an interval can be looked up.
+        # The latest end so far only grows, so the first step that reaches into an interval can be looked up.
         self._reach = {
             process: list(itertools.accumulate((step.end_ns for step in steps), max))
             for process, steps in self.steps.items()
