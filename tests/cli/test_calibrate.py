@@ -14,8 +14,8 @@ from spearhead.quant.report import RecoveryReport
 
 Factory = Callable[..., Path]
 _QUICK = ["--budget", "8%", "--sequence-count", "120", "--sequence-length", "24", "--moments-sequences", "24"]
-_QUICK += ["--damage-tokens", "96", "--max-rank", "8", "--steps", "6", "--sequences-per-step", "8"]
-_QUICK += ["--evaluate-every", "2", "--learning-rate", "2e-3", "--device", "cpu", "--dtype", "float32"]
+_QUICK += ["--damage-tokens", "96", "--max-rank", "8", "--steps", "32", "--sequences-per-step", "8"]
+_QUICK += ["--evaluate-every", "8", "--learning-rate", "1e-3", "--device", "cpu", "--dtype", "float32"]
 
 
 @pytest.fixture

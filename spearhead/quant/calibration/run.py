@@ -1,11 +1,10 @@
 """The course of a calibration: stage after stage, each kept in the work folder, then the artefact."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spearhead.quant.allocation import Allocation
 from spearhead.quant.calibration.artefact_files import (
     check_replaceable,
     forget_written,
@@ -13,17 +12,17 @@ from spearhead.quant.calibration.artefact_files import (
     write_compensators,
 )
 from spearhead.quant.calibration.calibration import Calibration, CalibrationRequest
-from spearhead.quant.calibration.config import CalibrationConfig
 from spearhead.quant.calibration.decision import Measured, decide
 from spearhead.quant.calibration.encoding import encode
 from spearhead.quant.calibration.fitting import ClosedForms, fit_closed_forms
+from spearhead.quant.calibration.ladder import climb
 from spearhead.quant.calibration.measuring import measure_modules
 from spearhead.quant.calibration.models import Models
-from spearhead.quant.calibration.placing import check_budget, place, start_factors
+from spearhead.quant.calibration.placing import check_budget, place
 from spearhead.quant.calibration.progress import Progress, silent
 from spearhead.quant.calibration.provenance import provenance
 from spearhead.quant.calibration.rungs import RungMaker, RungState
-from spearhead.quant.calibration.sequences import gather_sequences
+from spearhead.quant.calibration.sequences import CalibrationTexts, gather_sequences
 from spearhead.quant.calibration.store import StageResult, StageStore, open_store
 from spearhead.quant.calibration.subject import Subject, check_exists, open_subject
 from spearhead.quant.report import Rung
@@ -96,9 +95,8 @@ def _run(
     forms = fit_closed_forms(store, models, texts, config, progress=progress)
     damage, measured = measure_modules(store, models, texts, config, progress=progress)
     allocation = place(subject, damage, forms, config)
-    rungs, candidates = _rungs(
-        RungMaker(store, models, texts, config, progress), forms, allocation, config, forms.result, tell
-    )
+    maker = RungMaker(store, models, texts, config, progress)
+    rungs, candidates = climb(maker, forms, allocation.ranks, config, tell)
     decisions = decide(
         [Measured(rung=state.rung, kl=state.kl) for state in rungs],
         draws=config.draws,
@@ -107,12 +105,6 @@ def _run(
     )
     for decision in decisions:
         tell(decision.sentence)
-    stages = {
-        "self-sampling": texts.result.duration_s,
-        "statistics": forms.result.duration_s,
-        "damage": measured.duration_s,
-        **{_stage_name(state): state.duration_s for state in (*rungs[:3], *candidates)},
-    }
     return Calibration(
         subject=subject,
         models=models,
@@ -124,49 +116,25 @@ def _run(
         rungs=tuple(rungs),
         decisions=decisions,
         candidates=tuple(candidates),
-        stages=stages,
+        stages=_durations(texts, forms, measured, rungs, candidates),
     )
 
 
-def _rungs(
-    maker: RungMaker,
+def _durations(
+    texts: CalibrationTexts,
     forms: ClosedForms,
-    allocation: Allocation,
-    config: CalibrationConfig,
-    statistics: StageResult,
-    tell: Callable[[str], None],
-) -> tuple[list[RungState], list[RungState]]:
-    start = start_factors(forms, allocation.ranks)
-    w4 = maker.untrained(Rung.W4, {}, "")
-    static = maker.untrained(Rung.STATIC, start, statistics.key)
-    trained = maker.trained(
-        Rung.TRAINED, start, static.key, start=Rung.STATIC.value, training=config.training
-    )
-    rungs = [w4, static, trained]
-    if config.gate == "off":
-        return rungs, []
-    if not any(one.gate is not None for one in maker.gated_start(start).values()):
-        tell(f"no compensator has rank {config.gate_min_rank}, below which there is nothing to gate")
-        return rungs, []
-    # Equal steps from the same start; and gates alone on the factors that training found, which can only
-    # add what gates add.
-    candidates = [
-        maker.trained(
-            Rung.GATED,
-            maker.gated_start(start),
-            static.key,
-            start=Rung.STATIC.value,
-            training=config.training,
-        ),
-        maker.trained(
-            Rung.GATED,
-            maker.gated_start(trained.factors),
-            trained.key,
-            start=Rung.TRAINED.value,
-            training=replace(config.training, learning_rate=0.0),
-        ),
-    ]
-    return [*rungs, min(candidates, key=lambda state: state.mean_kl)], candidates
+    damage: StageResult,
+    rungs: Sequence[RungState],
+    candidates: Sequence[RungState],
+) -> dict[str, float]:
+    """Seconds of each stage, in order."""
+    return {
+        "self-sampling": texts.result.duration_s,
+        "statistics": forms.result.duration_s,
+        "damage": damage.duration_s,
+        **{_stage_name(state): state.duration_s for state in rungs if state.rung is not Rung.GATED},
+        **{_stage_name(state): state.duration_s for state in candidates},
+    }
 
 
 def _stage_name(state: RungState) -> str:

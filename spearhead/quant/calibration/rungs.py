@@ -1,7 +1,7 @@
 """Stages 5 to 7: the rungs, each a set of factors with its loss on the held-out sequences."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,41 +119,39 @@ class RungMaker:
             CalibrationError: The loss is not finite.
         """
         name = f"{rung.value}-from-{start}"
-        depends = self._depends(depends_on, factors) | {
-            "training": {
-                f: getattr(training, f) for f in training.__dataclass_fields__ if f != "recompute_layers"
-            },
-            "dtype": str(self._models.dtype),
-            "start": start,
-        }
-
-        def compute(journal: Path) -> StageResult:
-            student = Student(factors, self._config.factor_bits, self._models.device)
-            source = self._models.student(self._models.dtype)
-            teacher_head = self._models.teacher(self._models.dtype).head
-            result = train(
-                source,
-                student,
-                teacher_head,
-                self._lesson("training", self._texts.training, self._models.dtype),
-                self._lesson("looks", self._texts.held_out, self._models.dtype),
-                replace(
-                    training, recompute_layers=training.recompute_layers or self._needs_recomputing(training)
-                ),
-                journal=journal / _JOURNAL,
-                progress=lambda step, _: self._progress(name, step, training.steps),
-            )
-            reached = student.trained()
-            values = {
-                "curve": [[point.step, point.train_kl, point.held_out_kl] for point in result.curve],
-                "stopped_early": result.stopped_early,
-            }
-            tensors = to_tensors(reached) | {"held_out_kl": self._held_out_kl(reached)}
-            return StageResult(values=values, tensors=tensors)
-
-        result = self._store.stage(name, depends, compute)
+        fields = {field: value for field, value in asdict(training).items() if field != "recompute_layers"}
+        depends = self._depends(depends_on, factors)
+        depends |= {"training": fields, "dtype": str(self._models.dtype), "start": start}
+        result = self._store.stage(
+            name, depends, lambda journal: self._train(name, factors, training, journal / _JOURNAL)
+        )
         self._progress(name, training.steps, training.steps)
         return self._state(rung, from_tensors(result.tensors, list(factors)), result, start=start)
+
+    def _train(
+        self, name: str, factors: Mapping[str, Factors], training: TrainingConfig, journal: Path
+    ) -> StageResult:
+        dtype = self._models.dtype
+        student = Student(factors, self._config.factor_bits, self._models.device)
+        recompute = training.recompute_layers or self._needs_recomputing(training)
+        result = train(
+            self._models.student(dtype),
+            student,
+            self._models.teacher(dtype).head,
+            self._lesson("training", self._texts.training, dtype),
+            self._lesson("looks", self._texts.held_out, dtype),
+            replace(training, recompute_layers=recompute),
+            journal=journal,
+            progress=lambda step, _: self._progress(name, step, training.steps),
+        )
+        reached = student.trained()
+        return StageResult(
+            values={
+                "curve": [[point.step, point.train_kl, point.held_out_kl] for point in result.curve],
+                "stopped_early": result.stopped_early,
+            },
+            tensors=to_tensors(reached) | {"held_out_kl": self._held_out_kl(reached)},
+        )
 
     def gated_start(self, factors: Mapping[str, Factors]) -> dict[str, Factors]:
         """The same factors with gates that are exactly 1, where the rank is high enough."""

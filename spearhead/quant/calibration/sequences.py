@@ -90,38 +90,29 @@ def gather_sequences(
     Raises:
         CalibrationError: The model writes no text, or a file does not hold what it should.
     """
-    subject = models.subject
     tokens = SamplingTokens.of(
-        subject.tokenizer,
-        vocab_size=subject.full.config.vocab_size,
+        models.subject.tokenizer,
+        vocab_size=models.subject.full.config.vocab_size,
         chat=config.sampling.chat_fraction > 0,
     )
-    sampling = _fitting(config.sampling, models)
-    origin = SamplingOrigin(config=sampling, tokens=tokens, revision=subject.full.revision)
-    depends: dict[str, Any] = {**origin.fields(), "dtype": str(models.dtype), "device": models.device.type}
-    described = f"{config.sampling.sequence_count} sequences that the full-precision model wrote"
-    if text is not None:
-        depends["text"] = _digest(text)
-        described = f"windows of {text.name}"
-    elif file is not None:
-        depends["file"] = _digest(file)
-        described = f"the sequences of {file.name}"
+    origin = SamplingOrigin(
+        config=_fitting(config.sampling, models), tokens=tokens, revision=models.subject.full.revision
+    )
+    depends: dict[str, Any] = {
+        **origin.fields(),
+        "dtype": str(models.dtype),
+        "device": models.device.type,
+        "text": "" if text is None else _digest(text),
+        "file": "" if file is None else _digest(file),
+    }
 
     def compute(journal: Path) -> StageResult:
         if text is not None:
             return _stored(_windows(text, models, config))
-        if file is not None:
-            found = load_sequences(file, origin)
-            return _stored(found.token_ids, found.document_starts, found.rejected)
-        sampled = self_sample(
-            models.teacher(models.dtype),
-            sampling,
-            tokens,
-            revision=subject.full.revision,
-            work=journal,
-            progress=lambda done, total: progress(STAGE, done, total),
+        found = (
+            load_sequences(file, origin) if file is not None else _sampled(models, origin, journal, progress)
         )
-        return _stored(sampled.token_ids, sampled.document_starts, sampled.rejected)
+        return _stored(found.token_ids, found.document_starts, found.rejected)
 
     result = store.stage(STAGE, depends, compute)
     whole = SampledSequences(
@@ -138,8 +129,26 @@ def gather_sequences(
         held_out=held_out,
         skip_first=config.skip_first,
         result=result,
-        described=described,
+        described=_described(len(whole.token_ids), text, file),
     )
+
+
+def _sampled(models: Models, origin: SamplingOrigin, journal: Path, progress: Progress) -> SampledSequences:
+    return self_sample(
+        models.teacher(models.dtype),
+        origin.config,
+        origin.tokens,
+        revision=origin.revision,
+        work=journal,
+        progress=lambda done, total: progress(STAGE, done, total),
+    )
+
+
+def _described(count: int, text: Path | None, file: Path | None) -> str:
+    if text is not None:
+        return f"{count} windows of {text.name}"
+    written = f"{count} sequences that the full-precision model wrote"
+    return written if file is None else f"{written}, from {file.name}"
 
 
 def _fitting(sampling: SelfSamplingConfig, models: Models) -> SelfSamplingConfig:

@@ -146,7 +146,7 @@ def test_a_text_stands_for_samples(artefact: Artefact, request_for: Request, tmp
     text = tmp_path / "fox.txt"
     text.write_text("The quick brown fox jumps over the lazy dog while the rain falls. " * 60)
     found = calibrate(replace(request_for(artefact()), text=text))
-    assert found.texts.described == "windows of fox.txt"
+    assert found.texts.described.endswith("windows of fox.txt")
     assert found.chosen.factors
 
 
