@@ -1,7 +1,8 @@
 """Locks what the images install: versions and hashes, from pyproject.toml.
 
-Usage: lock_requirements.py FOLDER. Needs uv (``pip install uv``) and the package registry. Writes three files:
-scheduler.txt, models.txt (what the model services need beside torch) and torch.txt (torch with its CUDA libraries).
+Usage: lock_requirements.py FOLDER. Needs uv (``pip install uv``) and the package registry. Writes three
+files: scheduler.txt, models.txt (what the model services need beside torch) and torch.txt (torch and its CUDA
+libraries).
 """
 
 import argparse
@@ -44,7 +45,7 @@ def split(scheduler: Mapping[str, str], everything: Mapping[str, str]) -> dict[s
         SystemExit: The two resolutions disagree on a version.
     """
     if different := scheduler.keys() - everything.keys():
-        raise SystemExit(f"the images would disagree on {', '.join(sorted(different))}; bound them in pyproject")
+        raise SystemExit(f"the images would disagree on {', '.join(sorted(different))}; bound them")
     added = [name for name in everything if name not in scheduler]
     torch = [name for name in added if _TORCH_TREE.match(name)]
     return {

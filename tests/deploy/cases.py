@@ -109,7 +109,7 @@ _CHANGES: dict[str, Values] = {
     ),
     "no budgets": {"pdb": {"enabled": False}},
     "budget in percent": {"pdb": {"maxUnavailable": "50%"}},
-    "one scheduler": {"scheduler": {"replicas": 1}},
+    "three schedulers": {"scheduler": {"replicas": 3}},
     "no scheduler": {"scheduler": {"replicas": 0}},
     "load balancer": {
         "scheduler": {"service": {"type": "LoadBalancer", "annotations": {"example.com/internal": "true"}}}

@@ -39,7 +39,7 @@ REFUSED = {
         {"probes": {"liveness": {"periodSeconds": 5, "failureThreshold": 3}}},
         "liveness would restart a pod after 15 s",
     ),
-    "fewest above most": (scaling(kind="hpa", minReplicas=9), "more than maxReplicas, which is 6"),
+    "fewest above most": (scaling(kind="hpa", minReplicas=9), "more than maxReplicas, which is 4"),
     "nothing to scale by": (scaling(kind="hpa", cpuUtilization=0), "nothing is looked at"),
     "KEDA without Prometheus": (merged(KEDA, scaling(waitingRequests=4)), "prometheusAddress is empty"),
     "KEDA without a target": (

@@ -75,7 +75,7 @@ def test_an_upgrade_that_switches_parts_off_takes_their_objects_away(cluster):
     cluster.put(4, "upgrade", merged(CASES["claim"], {"draft": {"enabled": False}}))
     gone = {name for name in cluster.names() if "draft" in name[1] or name[0] == "scaledobjects"}
     assert gone == set()
-    assert cluster.deployment("scheduler")["spec"]["replicas"] == 2
+    assert cluster.deployment("scheduler")["spec"]["replicas"] == 1
 
 
 def test_a_claim_with_models_survives_the_release(cluster):

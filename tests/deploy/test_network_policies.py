@@ -98,6 +98,14 @@ def test_clients_are_everybody_unless_they_are_named():
     assert not allowed(narrow, "ingress", scheduler.labels, port, STRANGER)
 
 
+def test_the_pod_of_helm_test_is_a_client_always():
+    for case, objects in with_policies():
+        (test,) = of_kind(objects, "Pod")
+        scheduler = workloads(objects)[0]
+        labels = test["metadata"]["labels"]
+        assert allowed(objects, "ingress", scheduler.labels, scheduler.ports["grpc"], labels), case
+
+
 def test_a_model_hub_is_reached_when_it_is_allowed():
     objects = render(CASES["policy with hub"])
     scheduler, verify, _ = workloads(objects)
