@@ -65,12 +65,14 @@ class FileSpanExporter(SpanExporter):
 
     def _rotate(self) -> None:
         self._file.close()
-        for number in range(self._kept_files - 1, 0, -1):
-            older = self._numbered(number)
-            if older.exists():
-                older.replace(self._numbered(number + 1))
-        self._path.replace(self._numbered(1))
-        self._file = self._path.open("ab")
+        try:
+            for number in range(self._kept_files - 1, 0, -1):
+                older = self._numbered(number)
+                if older.exists():
+                    older.replace(self._numbered(number + 1))
+            self._path.replace(self._numbered(1))
+        finally:  # a file that grows too long is better than none
+            self._file = self._path.open("ab")
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")

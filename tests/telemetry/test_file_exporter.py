@@ -8,7 +8,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
@@ -138,3 +138,26 @@ def test_telemetry_writes_its_spans_to_the_file(start, tmp_path):
     assert {"key": "service.name", "value": {"stringValue": "test_service"}} in batches[0]["resource"][
         "attributes"
     ]
+
+
+def test_half_a_line_of_a_killed_process_does_not_spoil_the_next_one(tmp_path):
+    path = tmp_path / "traces.jsonl"
+    path.write_bytes(b'{"resourceSpans": [')
+    exporter = FileSpanExporter(path)
+    exporter.export(finished_spans())
+    exporter.shutdown()
+    broken, whole = path.read_text().splitlines()
+    assert broken == '{"resourceSpans": ['
+    assert json.loads(whole)["resourceSpans"]
+
+
+def test_an_exporter_that_could_not_rotate_goes_on_writing(tmp_path):
+    path = tmp_path / "traces.jsonl"
+    (tmp_path / "traces.jsonl.1").mkdir()
+    exporter = FileSpanExporter(path, max_bytes=10)
+    exporter.export(finished_spans())
+    with pytest.raises(OSError):
+        exporter.export(finished_spans())
+    (tmp_path / "traces.jsonl.1").rmdir()
+    assert exporter.export(finished_spans()) is SpanExportResult.SUCCESS
+    exporter.shutdown()
