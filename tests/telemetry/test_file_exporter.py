@@ -154,7 +154,7 @@ def test_half_a_line_of_a_killed_process_does_not_spoil_the_next_one(tmp_path):
 def test_an_exporter_that_could_not_rotate_goes_on_writing(tmp_path):
     path = tmp_path / "traces.jsonl"
     (tmp_path / "traces.jsonl.1").mkdir()
-    exporter = FileSpanExporter(path, max_bytes=10)
+    exporter = FileSpanExporter(path, max_bytes=10, kept_files=1)
     exporter.export(finished_spans())
     with pytest.raises(OSError):
         exporter.export(finished_spans())
