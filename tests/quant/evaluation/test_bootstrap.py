@@ -42,6 +42,14 @@ def test_p_values_are_small_as_often_as_they_say_when_nothing_differs() -> None:
     assert 0.02 <= small / 400 <= 0.10
 
 
+@pytest.mark.parametrize("units", [2, 3, 5])
+def test_a_few_units_claim_no_certainty(units: int) -> None:
+    # All have one sign, as happens once in 2**(units - 1) times though nothing differs.
+    bootstrap = PairedBootstrap(units)
+    found = bootstrap.interval(bootstrap.means(np.ones((units, 4), np.float32)), null=0)
+    assert found.p_value == 2.0 ** (1 - units)
+
+
 def test_missing_numbers_do_not_count_and_every_number_weighs_the_same() -> None:
     values = np.array([[1, 3, np.nan], [5, np.nan, np.nan]], np.float32)
     assert PairedBootstrap(2).means(values)[0] == 3
