@@ -1,17 +1,21 @@
-"""The services run as the chart runs them: user 10001, a read-only root, one writable folder."""
+"""The services run as the chart runs them: user 10001, read-only root, one writable folder, secret files."""
 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from spearhead.client import Client, SamplingParams
-from tests.deploy.cases import CASES
+from spearhead.rpc import TargetConfig
+from tests.deploy.cases import AUTH, CASES, TLS, merged
 from tests.deploy.helm import ROOT, render
 from tests.deploy.manifests import workloads
 
@@ -33,13 +37,13 @@ def confined(writable: Path, environment, command):
     return [*script, *settings, *command]
 
 
-class Pod:
-    """A folder that stands for the volumes: models to read, ``tmp`` to write."""
+class Pods:
+    """Folders that stand for the volumes of all pods: models and secrets to read, ``tmp`` to write."""
 
     def __init__(self, folder: Path) -> None:
-        self.models, self.tmp = folder / "models", folder / "tmp"
-        self.models.mkdir()
-        self.tmp.mkdir()
+        self.models, self.secrets, self.tmp = folder / "models", folder / "secrets", folder / "tmp"
+        for path in (self.models, self.secrets, self.tmp):
+            path.mkdir()
         os.chown(self.tmp, 10001, 10001)
         folder.chmod(0o755)
         self._log = folder / "log"
@@ -51,16 +55,16 @@ class Pod:
             confined(self.tmp, {}, command), cwd="/", capture_output=True, text=True, check=False
         )  # fmt: skip
 
-    def serve(self, workload):
+    def serve(self, workload, ports):
         """Starts a service with the arguments and the environment of its container."""
         given = {item["name"]: item["value"] for item in workload.container["env"] if "value" in item}
         environment = {name: value.replace("/tmp", str(self.tmp)) for name, value in given.items()}
-        module, _, *arguments = workload.container["args"]
-        moved = [argument.replace("/models/", f"{self.models}/") for argument in arguments]
-        config = f"--config={ROOT}/deploy/config/{workload.component}.toml"
-        own = [f"--set={key}={value}" for key, value in self._places(workload.component).items()]
         environment |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(self.tmp), "OMP_WAIT_POLICY": "PASSIVE"}
-        command = [sys.executable, "-m", module, config, *moved, *own]
+        module, _, *arguments = workload.container["args"]
+        command = [sys.executable, "-m", module, f"--config={ROOT}/deploy/config/{workload.component}.toml"]
+        command += [self._moved(argument) for argument in arguments]
+        if workload.component == "scheduler":  # there is no DNS of a cluster here
+            command += [f"--set={name}.address=localhost:{ports[name]}" for name in ("verify", "draft")]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 confined(self.tmp, environment, command), cwd="/", stdout=subprocess.DEVNULL, stderr=log
@@ -68,14 +72,8 @@ class Pod:
         self._processes.append(process)
         return process
 
-    def _places(self, component):
-        places = {"server.listen": self.address(component), "telemetry.metrics_listen": "127.0.0.1:0"}
-        if component == "scheduler":
-            return places | {f"{name}.address": self.address(name) for name in ("verify", "draft")}
-        return places | {"model.threads": "1"}
-
-    def address(self, component):
-        return f"unix:{self.tmp}/{component}.sock"
+    def _moved(self, argument):
+        return argument.replace("/models/", f"{self.models}/").replace("/etc/spearhead/", f"{self.secrets}/")
 
     def log(self):
         return self._log.read_text()
@@ -87,32 +85,89 @@ class Pod:
 
 
 @pytest.fixture
-def pod():
+def pods():
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    with tempfile.TemporaryDirectory(prefix="pod") as folder:
-        pod = Pod(Path(folder))
-        if (done := pod.run("true")).returncode != 0:
+    with tempfile.TemporaryDirectory(prefix="pods") as folder:
+        pods = Pods(Path(folder))
+        if (done := pods.run("true")).returncode != 0:
             pytest.skip(f"this machine lets nobody mount or change users: {done.stderr.strip()}")
-        yield pod
-        pod.kill()
+        yield pods
+        pods.kill()
 
 
-def test_three_services_answer_and_drain_with_nothing_but_tmp_to_write(pod, tiny_checkpoint):
-    shutil.copytree(tiny_checkpoint("llama"), pod.models / "target")
-    processes = [pod.serve(workload) for workload in workloads(render(CASES["n-gram draft"]))]
-    with Client(pod.address("scheduler")) as client:
+def write_secrets(folder: Path) -> None:
+    """The secrets of the values ``TLS`` and ``AUTH``, mounted where the chart mounts them."""
+    for name in ("tls-public", "tls-internal"):
+        place = folder / name
+        place.mkdir()
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "tls.key"]
+        subject = ["-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost"]
+        command = ["openssl", "req", "-x509", *key, "-out", "tls.crt", *subject]
+        subprocess.run(command, cwd=place, check=True, capture_output=True)
+        shutil.copy(place / "tls.crt", place / "ca.crt")
+    for name, key in (("tokens-public", "tokens"), ("tokens-internal", "token")):
+        (folder / name).mkdir()
+        (folder / name / key).write_text(f"secret-of-{name}\n")
+
+
+def free_ports(count):
+    """Ports that nobody listens on now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+def rendered():
+    """The chart on loopback with everything secured, and the gRPC port of each service."""
+    components = ("scheduler", "verify", "draft")
+    ports = iter(free_ports(9))
+    values = {
+        name: {key: next(ports) for key in ("port", "healthPort", "metricsPort")} for name in components
+    }
+    own = {"listenAddress": "127.0.0.1", "tls": TLS, "auth": AUTH, **values}
+    objects = render(merged(CASES["n-gram draft"], {"verify": {"config": {"model": {"threads": 1}}}}, own))
+    return workloads(objects), {name: values[name]["port"] for name in components}
+
+
+def probe(workload, name):
+    """What the kubelet's probe of a container answers."""
+    asked = workload.container[name]["grpc"]
+    with grpc.insecure_channel(f"127.0.0.1:{asked['port']}") as channel:
+        request = health_pb2.HealthCheckRequest(service=asked["service"])
+        return health_pb2_grpc.HealthStub(channel).Check(request, timeout=20).status
+
+
+def test_secured_services_answer_clients_and_probes_and_drain_with_nothing_but_tmp_to_write(
+    pods, tiny_checkpoint
+):
+    shutil.copytree(tiny_checkpoint("llama"), pods.models / "target")
+    write_secrets(pods.secrets)
+    services, ports = rendered()
+    processes = [pods.serve(workload, ports) for workload in services]
+    target = TargetConfig(
+        address=f"localhost:{ports['scheduler']}",
+        tls_ca=pods.secrets / "tls-public" / "ca.crt",
+        token_file=pods.secrets / "tokens-public" / "tokens",
+    )
+    with Client(target) as client:
         client.wait_ready(timeout_s=120)
         sampling = SamplingParams(temperature=0.0, max_tokens=8)
         events = list(client.generate(prompt="The quick brown fox", sampling=sampling))
-    assert events, pod.log()
+    assert events, pods.log()
+    probes = ("startupProbe", "readinessProbe", "livenessProbe")
+    answers = {(item.component, name): probe(item, name) for item in services[:2] for name in probes}
+    assert set(answers.values()) == {health_pb2.HealthCheckResponse.SERVING}, answers
     for process in processes:
         process.send_signal(signal.SIGTERM)
-    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0], pod.log()
+    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0], pods.log()
+    assert "secret-of-" not in pods.log()
 
 
-def test_what_is_confined_is_user_10001_and_writes_nowhere_else(pod):
-    assert pod.run("id", "-u").stdout.strip() == "10001"
-    assert pod.run("touch", str(pod.tmp / "x")).returncode == 0
-    for folder in (ROOT, pod.models, Path("/tmp"), Path("/var/tmp")):
-        assert "Read-only file system" in pod.run("touch", str(folder / "x")).stderr
+def test_what_is_confined_is_user_10001_and_writes_nowhere_else(pods):
+    assert pods.run("id", "-u").stdout.strip() == "10001"
+    assert pods.run("touch", str(pods.tmp / "x")).returncode == 0
+    for folder in (ROOT, pods.models, Path("/tmp"), Path("/var/tmp")):
+        assert "Read-only file system" in pods.run("touch", str(folder / "x")).stderr
