@@ -51,7 +51,7 @@ def finite(tensor: Tensor, name: str) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedTensors:
-    """What all variants of a model hold in common.
+    """What variants of one checkpoint hold in common.
 
     Attributes:
         embedding: ``(V, D)``.
@@ -88,14 +88,41 @@ class TensorLoader:
         Raises:
             CheckpointError: A tensor that cannot be read or is not finite.
         """
-        config = self.base.config
         embedding = self._get(self.base.tensor, EMBEDDING)
+        tied = self.base.config.tie_word_embeddings
+        return self._shared(embedding, embedding if tied else self._get(self.base.tensor, HEAD))
+
+    def shared_beside(self, held: SharedTensors, source: Checkpoint) -> SharedTensors:
+        """The same, where those of the full-precision source are held already.
+
+        Embedding and head, which are large, are the source's unless they are other ones. Norms and biases
+        never are: quantisers fold scales into them that the source's do not have.
+
+        Args:
+            held: The source's.
+            source: What this checkpoint was made from, in the same shapes.
+
+        Raises:
+            CheckpointError: A tensor that cannot be read or is not finite.
+        """
+
+        def one(name: str, of_source: Tensor) -> Tensor:
+            tensor = self.base.tensor(name)
+            same = torch.equal(source.tensor(name).to(tensor.dtype), tensor)
+            return of_source if same else self._get(self.base.tensor, name)
+
+        embedding = one(EMBEDDING, held.embedding)
+        tied = self.base.config.tie_word_embeddings
+        return self._shared(embedding, embedding if tied else one(HEAD, held.head))
+
+    def _shared(self, embedding: Tensor, head: Tensor) -> SharedTensors:
+        layers = range(self.base.config.layer_count)
         return SharedTensors(
             embedding=embedding,
             final_norm=self._get(self.base.tensor, FINAL_NORM),
-            head=embedding if config.tie_word_embeddings else self._get(self.base.tensor, HEAD),
-            norms=[self._norms(layer) for layer in range(config.layer_count)],
-            biases=[self._biases(layer) for layer in range(config.layer_count)],
+            head=head,
+            norms=[self._norms(layer) for layer in layers],
+            biases=[self._biases(layer) for layer in layers],
         )
 
     def linears(self, source: Source) -> list[Fused]:

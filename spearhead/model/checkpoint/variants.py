@@ -56,10 +56,10 @@ def load_variants(
     full_precision: Checkpoint | None = None,
     keep_four_bits: bool = False,
 ) -> dict[str, ModelWeights]:
-    """Loads variants of one model; embedding, norms, biases and head are held once.
+    """Loads variants of one model; embedding and head are held once, norms and biases once a checkpoint.
 
-    With full-precision weights at hand the shared tensors are theirs, else those of the quantised
-    checkpoint. Embedding and head are never quantised.
+    With full-precision weights at hand embedding and head are theirs, unless the quantised checkpoint has
+    other ones. Embedding and head are never quantised here.
 
     Args:
         checkpoint: Full precision, or quantised.
@@ -83,17 +83,22 @@ def load_variants(
             base = stack.enter_context(closing(_open_source(checkpoint)))
         _check_same_model(checkpoint, base)
         loader = TensorLoader(base=base, dtype=dtype, device=device)
-        shared = loader.shared()
+        shared = {FP16: loader.shared()}
         needed = {FP16 if variant == FP16 else W4 for variant in variants}
         matrices: dict[str, Sequence[Matrices]] = {}
         if FP16 in needed:
             matrices[FP16] = loader.linears(base.tensor)
         if W4 in needed:
+            shared[W4] = (
+                shared[FP16]
+                if base is checkpoint
+                else replace(loader, base=checkpoint).shared_beside(shared[FP16], base)
+            )
             matrices[W4] = _w4_matrices(loader, checkpoint, quantization, keep_four_bits)
         return {
             variant: _assemble(
                 variant,
-                shared=shared,
+                shared=shared[FP16 if variant == FP16 else W4],
                 matrices=matrices[FP16 if variant == FP16 else W4],
                 checkpoint=checkpoint,
                 base=base,

@@ -12,9 +12,11 @@ from spearhead.model.checkpoint import load_variants, offered_variants, open_che
 from spearhead.model.decoder import linear
 from spearhead.model.quantization import QuantizationScheme
 from spearhead.model.weights import ModelWeights
+from spearhead.quant import QuantizationRecipe, quantize_checkpoint
 
 Factory = Callable[..., Path]
 CPU = torch.device("cpu")
+SEQUENCES = [list(range(3, 60)), list(range(9, 50))]
 GROUP32 = QuantizationScheme.parse("group32")
 
 
@@ -98,6 +100,40 @@ def test_an_artefact_gives_both_precisions_with_its_source(
     assert same(named["w4"], load(artefact, "w4")["w4"])
     given = load(artefact, "fp16", "w4", full_precision=open_checkpoint(str(folder)))
     assert same(given["fp16"], named["fp16"])
+
+
+@pytest.mark.parametrize("recipe", [("channel", "awq"), ("group32", "rtn")])
+def test_an_artefact_keeps_its_own_norms_and_biases_beside_its_source(
+    tiny_checkpoint: Factory, tmp_path: Path, recipe: tuple[str, str]
+) -> None:
+    folder = tiny_checkpoint("qwen2", num_key_value_heads=4)  # AWQ scales norms and the biases of v
+    quantize_checkpoint(str(folder), tmp_path / "w4", QuantizationRecipe.parse(*recipe), SEQUENCES)
+    both = load(tmp_path / "w4", "fp16", "w4")
+    assert same(both["fp16"], load(folder, "fp16")["fp16"])
+    assert same(both["w4"], load(tmp_path / "w4", "w4")["w4"])
+    assert both["w4"].embedding is both["fp16"].embedding
+    assert both["w4"].head.weight is both["fp16"].head.weight
+
+
+def test_an_embedding_that_is_the_sources_rounded_is_held_once(
+    tiny_checkpoint: Factory, tiny_gguf: Factory, tmp_path: Path
+) -> None:
+    source = tiny_gguf(tiny_checkpoint("llama"), "Q4_1")
+    quantize_checkpoint(str(source), tmp_path / "w4", QuantizationRecipe.parse("channel"))
+    both = load(tmp_path / "w4", "fp16", "w4")
+    assert both["w4"].embedding is both["fp16"].embedding
+
+
+def test_another_embedding_than_the_sources_is_held_beside_it(
+    tiny_checkpoint: Factory, tiny_artefact: Factory
+) -> None:
+    folder = tiny_checkpoint("llama")
+    artefact = tiny_artefact(folder)
+    tensors = load_file(artefact / "model.safetensors")
+    tensors["model.embed_tokens.weight"].neg_()
+    save_file(tensors, artefact / "model.safetensors", metadata={"format": "pt"})
+    both = load(artefact, "fp16", "w4")
+    assert torch.equal(both["w4"].embedding, -both["fp16"].embedding)
 
 
 def test_a_source_that_changed_since_is_refused(tiny_checkpoint: Factory, tiny_artefact: Factory) -> None:
