@@ -124,8 +124,10 @@ def _surroundings(facts: dict[str, Any], device: str) -> Surroundings:
 
 
 def _document(found: Calibration, outcome: CalibrationOutcome) -> dict[str, Any]:
+    told = provenance(found)
+    del told["reasons"]  # a sentence a module: in ec.json and the report
     return {
-        **provenance(found),
+        **told,
         "artefact": str(found.subject.artefact.path),
         "quantization": found.subject.artefact.quantization,
         "compensators": None if found.written is None else str(found.written),
