@@ -50,7 +50,7 @@ def apply_gate(code, w1, b1, w2, b2, gated, segment, R: tl.constexpr, H: tl.cons
     return tl.where(tl.load(gated + segment) != 0, 2.0 * tl.sigmoid(out), 1.0) * code
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])  # one compilation for every row count
 def codes_kernel(
     x, a, w1, b1, w2, b2, gated, zg, partials, arrivals, M, K,
     BM: tl.constexpr, R: tl.constexpr, H: tl.constexpr, S: tl.constexpr,

@@ -225,7 +225,7 @@ def _load_correction(b, zg, outputs, rows, segment, owned, M, R: tl.constexpr, S
     return tile, codes.to(b.dtype.element_ty)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])  # one compilation for every row count
 def w4a16_kernel(
     x, words, scales, bias, b, zg, bounds, y, partials, arrivals, M, N, NP, K,
     BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr,

@@ -26,7 +26,7 @@ from kernels.w4a16.plan import LayerPlan
 from kernels.w4a16.workspace import Workspace
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])  # one compilation for every row count
 def single_launch_kernel(
     x, words, scales, bias, a, b, bounds, w1, b1, w2, b2, gated, y, partials, code_partials, counters,
     M, N, NP, K,

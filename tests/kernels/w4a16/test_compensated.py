@@ -1,5 +1,6 @@
 """Compensated products by every path, against the float32 law."""
 
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -11,16 +12,17 @@ from tests.kernels.w4a16.problems import (
     CORRECTED_BOUND,
     DEVICE,
     Problem,
-    need_triton,
+    interpreter_loops,
     plan,
     relative_error,
     workspace,
 )
 
-need_triton()
-
-from kernels.compensator import gpu as compensator_gpu
-from kernels.w4a16 import dense, gpu, single_launch
+gpu = pytest.importorskip("kernels.w4a16.gpu", reason="needs Triton", exc_type=ImportError)
+compensator_gpu = importlib.import_module("kernels.compensator.gpu")
+dense = importlib.import_module("kernels.w4a16.dense")
+single_launch = importlib.import_module("kernels.w4a16.single_launch")
+pytestmark = pytest.mark.skipif(not interpreter_loops(), reason="this Triton's interpreter runs no loop")
 
 QKV = ((100, 4, True), (60, 16, False), (96, 8, True))  # borders inside tiles, ranks that differ
 PROBLEMS = [

@@ -1,0 +1,1 @@
+"""Measures kernels and writes their plans, offline: ``python -m kernels.tuning``."""

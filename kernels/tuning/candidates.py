@@ -1,0 +1,37 @@
+"""What the tuner tries: few candidates, since each costs one or two seconds of compilation."""
+
+from kernels.w4a16.layout import TILE_INPUTS
+from kernels.w4a16.plan import MAX_SPLIT, Tile, default_split
+
+ROW_LIMITS = (16, 32, 64, 128)
+"""Row counts at which tiles change; each is tuned at its limit, the first one also at a single row."""
+
+_TILES = {
+    # rows: (outputs, warps, stages)
+    16: ((128, 4, 4), (64, 4, 6), (128, 8, 4), (256, 8, 3)),
+    32: ((128, 4, 4), (128, 8, 4), (64, 4, 4)),
+    64: ((128, 8, 4), (128, 4, 3), (256, 8, 3)),
+    128: ((128, 8, 3), (128, 8, 4)),
+}
+
+
+def tiles(rows: int, padded_outputs: int, *, overlap: bool) -> list[Tile]:
+    """Tiles of ``rows`` rows that divide the outputs.
+
+    Args:
+        rows: One of ``ROW_LIMITS``.
+        padded_outputs: N, a multiple of 64.
+        overlap: Whether to start under the kernel in front.
+    """
+    shapes = [shape for shape in _TILES[rows] if padded_outputs % shape[0] == 0] or [(64, 4, 4)]
+    return [
+        Tile(rows=rows, outputs=outputs, warps=warps, stages=stages, overlap=overlap)
+        for outputs, warps, stages in shapes
+    ]
+
+
+def splits(padded_outputs: int, in_features: int, multiprocessors: int) -> list[int]:
+    """The default SPLIT, half and twice it, as far as K allows."""
+    default = default_split(padded_outputs, in_features, multiprocessors)
+    limit = min(MAX_SPLIT, -(-in_features // TILE_INPUTS))
+    return sorted({max(1, default // 2), default, min(limit, default * 2)})

@@ -1,0 +1,93 @@
+"""Random products for measurements, and the gate that each kernel passes before it is timed. Needs a GPU."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.compensator import Factors, GpuCompensator, pack_compensators
+from kernels.tuning.timing import rotation
+from kernels.w4a16.layout import TILE_INPUTS, TILE_OUTPUTS, GpuWeight, unpack_gpu
+from kernels.w4a16.shapes import Shape
+
+# One rounding of the result, weights and codes rounded once where a path does so.
+BOUNDS = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """One shape with as many weights as rotate past the L2.
+
+    Attributes:
+        weights: All different.
+        compensator: Of all projections.
+        dense: ``(N, K)``, what the first weight stands for, in the compute type.
+        dtype: The compute type.
+    """
+
+    weights: list[GpuWeight]
+    compensator: GpuCompensator
+    dense: Tensor
+    dtype: torch.dtype
+
+    def inputs(self, rows: int) -> Tensor:
+        """Random ``x (rows, K)``."""
+        return torch.randn(rows, self.weights[0].in_features, dtype=self.dtype, device="cuda")
+
+    def codes(self, rows: int) -> Tensor:
+        """Random codes ``(rows, S R)`` float32."""
+        return torch.randn(rows, self.compensator.code_width, device="cuda")
+
+
+def draw(shape: Shape, group_size: int, rank: int, dtype: torch.dtype) -> Product:
+    """Draws a product on the current GPU.
+
+    Args:
+        shape: What to multiply.
+        group_size: 0 = per channel.
+        rank: Of each projection's gated compensator.
+        dtype: Compute type.
+    """
+    first = _weight(shape, group_size)
+    weights = [first] + [_weight(shape, group_size) for _ in range(rotation(first.nbytes) - 1)]
+    factors = [
+        Factors(
+            a=torch.randn(rank, shape.in_features, device="cuda") / shape.in_features**0.5,
+            b=torch.randn(count, rank, device="cuda") / 10,
+            gate=tuple(torch.randn(*size, device="cuda") for size in ((rank, rank), (rank,)) * 2),  # type: ignore[arg-type]
+        )
+        for count in shape.outputs
+    ]
+    return Product(
+        weights=weights,
+        compensator=pack_compensators(factors, dtype),
+        dense=dequantized(first).to(dtype),
+        dtype=dtype,
+    )
+
+
+def dequantized(weight: GpuWeight) -> Tensor:
+    """float32 ``(N, K)``, by torch alone."""
+    scales = weight.scales[:, : weight.out_features].T.float()
+    groups = scales.repeat_interleave(weight.group_size or weight.in_features, dim=1)
+    return unpack_gpu(weight).float() * groups[:, : weight.in_features]
+
+
+def relative_error(y: Tensor, expected: Tensor) -> float:
+    """Relative RMSE; NaN where anything is NaN."""
+    return float((y.double() - expected.double()).norm() / expected.double().norm())
+
+
+def _weight(shape: Shape, group_size: int) -> GpuWeight:
+    """Random words are random codes, so nothing needs to be packed."""
+    blocks, chunks = -(-shape.out_features // TILE_OUTPUTS), -(-shape.in_features // TILE_INPUTS)
+    groups = -(-chunks * TILE_INPUTS // group_size) if group_size else 1
+    size = blocks, chunks, TILE_OUTPUTS, TILE_INPUTS // 8
+    return GpuWeight(
+        words=torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device="cuda"),
+        scales=(torch.rand(groups, blocks * TILE_OUTPUTS, device="cuda") / 100 + 0.005).half(),
+        bias=None,
+        out_features=shape.out_features,
+        in_features=shape.in_features,
+        group_size=group_size,
+    )

@@ -1,0 +1,129 @@
+"""Finds the plan of one layer: gate first, then time. Needs a GPU."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kernels.tuning.candidates import ROW_LIMITS, splits, tiles
+from kernels.tuning.products import BOUNDS, Product, relative_error
+from kernels.tuning.timing import time_calls
+from kernels.w4a16 import dense, gpu
+from kernels.w4a16.plan import LayerPlan, Tile
+from kernels.w4a16.workspace import Workspace
+
+DENSE_ROWS = (128, 256, 512, 1024)
+_GAIN = 0.99  # a start under the kernel in front must win one percent, else it is noise
+
+
+class Search:
+    """Measures one layer's candidates; remembers each tile's time.
+
+    Args:
+        product: The layer, drawn on the current GPU.
+        workspace: Large enough for every candidate.
+        threads: Compilations at a time.
+        report: Called with each line of the log.
+    """
+
+    def __init__(
+        self, product: Product, workspace: Workspace, *, threads: int, report: Callable[[str], None]
+    ) -> None:
+        self._product, self._workspace = product, workspace
+        self._threads, self._report = threads, report
+        self.failures: list[str] = []
+
+    def plan(self) -> LayerPlan:
+        """The fastest plan among the candidates.
+
+        Raises:
+            RuntimeError: No candidate passes the gate.
+        """
+        split, smallest = self._split()
+        chosen = [(ROW_LIMITS[0], smallest)]
+        for rows in ROW_LIMITS[1:]:
+            chosen.append((rows, self._fastest(split, rows, rows)[1]))
+        plan = LayerPlan(split=split, tiles=tuple(chosen), dense_from=None)
+        return replace(plan, dense_from=self._dense_from(plan))
+
+    def _split(self) -> tuple[int, Tile]:
+        """SPLIT and the smallest tile, together: they decide the time of a few rows."""
+        weight = self._product.weights[0]
+        multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+        found = []
+        for split in splits(weight.padded_outputs, weight.in_features, multiprocessors):
+            single, tile = self._fastest(split, ROW_LIMITS[0], 1)
+            found.append((single * self._time(tile, split, ROW_LIMITS[0]), split, tile))
+        _, split, tile = min(found, key=lambda entry: entry[0])
+        return split, tile
+
+    def _fastest(self, split: int, tile_rows: int, rows: int) -> tuple[float, Tile]:
+        weight = self._product.weights[0]
+        candidates = tiles(tile_rows, weight.padded_outputs, overlap=False)
+        self._compile(candidates, split)
+        passed = [tile for tile in candidates if self._right(tile, split, rows)]
+        if not passed:
+            raise RuntimeError(f"no tile of {tile_rows} rows passes the gate: {self.failures}")
+        times = [(self._time(tile, split, rows), tile) for tile in passed]
+        time_us, best = min(times, key=lambda pair: pair[0])
+        overlapping = replace(best, overlap=True)
+        if self._right(overlapping, split, rows):
+            overlapped_us = self._time(overlapping, split, rows)
+            if overlapped_us < _GAIN * time_us:
+                return overlapped_us, overlapping
+        return time_us, best
+
+    def _compile(self, candidates: list[Tile], split: int) -> None:
+        x = self._product.inputs(1)
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(lambda tile: self._run(x, 0, tile, split), candidates))
+        torch.cuda.synchronize()
+
+    def _right(self, tile: Tile, split: int, rows: int) -> bool:
+        """Whether a tile's result follows the law and repeats bit for bit."""
+        x, weight = self._product.inputs(rows), self._product.weights[0]
+        first, second = (
+            torch.full((rows, weight.out_features), torch.nan, dtype=x.dtype, device=x.device)
+            for _ in range(2)
+        )
+        for y in (first, second):
+            gpu.launch(x, weight, tile, split, self._workspace, y, None, None)
+        error = relative_error(first, x.float() @ self._product.dense.float().T)
+        if error < BOUNDS[self._product.dtype] and torch.equal(first, second):
+            return True
+        self.failures.append(f"{tile} split {split}: error {error:.1e}, repeats {torch.equal(first, second)}")
+        self._report(f"FAILED {self.failures[-1]}")
+        return False
+
+    def _time(self, tile: Tile, split: int, rows: int) -> float:
+        x = self._product.inputs(rows)
+        copies = range(len(self._product.weights))
+        time_us = time_calls([partial(self._run, x, copy, tile, split) for copy in copies]).median_us
+        self._report(
+            f"rows {rows:4} split {split:2} tile {tile.rows:3}x{tile.outputs:3} warps {tile.warps} "
+            f"stages {tile.stages} overlap {tile.overlap:d}: {time_us:8.2f} us"
+        )
+        return time_us
+
+    def _run(self, x: Tensor, copy: int, tile: Tile, split: int) -> Tensor:
+        weight = self._product.weights[copy]
+        y = torch.empty(len(x), weight.out_features, dtype=x.dtype, device=x.device)
+        gpu.launch(x, weight, tile, split, self._workspace, y, None, None)
+        return y
+
+    def _dense_from(self, plan: LayerPlan) -> int | None:
+        """The first row count from which on the dense path wins."""
+        wins: dict[int, bool] = {}
+        for rows in DENSE_ROWS:
+            x, weights = self._product.inputs(rows), self._product.weights[:4]
+            fused = [partial(gpu.multiply, x, weight, plan, self._workspace) for weight in weights]
+            unpacked = [partial(dense.multiply, x, weight, self._workspace) for weight in weights]
+            fused_us, dense_us = time_calls(fused).median_us, time_calls(unpacked).median_us
+            self._report(f"rows {rows:4} fused {fused_us:8.2f} us, dense {dense_us:8.2f} us")
+            wins[rows] = dense_us < fused_us
+        lost = [rows for rows, won in wins.items() if not won]
+        following = [rows for rows in DENSE_ROWS if not lost or rows > lost[-1]]
+        return following[0] if following else None

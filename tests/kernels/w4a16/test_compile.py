@@ -1,0 +1,42 @@
+"""The fused kernel compiled for Hopper, without a GPU: registers, spills and the instructions meant."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+CASES = [
+    # type, BM, BN, warps, stages, G, SPLIT, R, S
+    ("bf16", 16, 128, 4, 4, 128, 4, 16, 1),
+    ("fp16", 16, 64, 4, 4, 0, 8, 16, 4),
+]
+
+
+def test_the_kernel_compiles_to_tensor_core_code_without_spills():
+    # In a process of its own: here, kernels may be defined for the interpreter.
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    program = Path(__file__).with_name("compile_for_hopper.py")
+    run = subprocess.run(
+        [sys.executable, str(program), json.dumps(CASES)],
+        env=environment,
+        cwd=program.parents[3],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    outcomes = json.loads(run.stdout.splitlines()[-1])
+    if outcomes == "no backend":
+        pytest.skip("this Triton has no NVIDIA backend")
+    for outcome in outcomes:
+        assert outcome["stack_bytes"] == 0, outcome
+        assert outcome["registers"] <= 168, outcome  # three programs of four warps a multiprocessor
+        assert outcome["wgmma"] > 0 and outcome["mma_sync"] == 0, outcome
+        assert outcome["local_memory"] == 0, outcome
+        assert outcome["fences"] > 0, outcome  # written by us for Triton before 3.7, by Triton after
