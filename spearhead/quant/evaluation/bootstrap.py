@@ -5,8 +5,8 @@ model fail on the same tokens; comparing them on the same draws takes that commo
 independent intervals would not.
 
 A few units agree by chance: n differences all have one sign once in 2**(n - 1) times though nothing differs,
-and resamples of them know nothing else. So no p-value is less than that; intervals of fewer than six units are
-too narrow (of two, one in two misses the truth) and decide nothing.
+and resamples of them know nothing else. So no p-value is less than that; intervals of fewer than six units
+are too narrow (of two, one in two misses the truth) and decide nothing.
 """
 
 from dataclasses import dataclass
