@@ -34,7 +34,7 @@ def linear_cka(x: Tensor, y: Tensor, *, name: str = "features") -> float:
     x, y = _checked(x, name), _checked(y, name)
     if _alike(x, y, name):
         return 1.0
-    x, y = (features - features.mean(0) for features in (x, y))
+    x, y = ((features - features.mean(0)) / _peak(features) for features in (x, y))
     if len(x) < min(x.shape[1], y.shape[1]):
         left, right = x @ x.T, y @ y.T  # (n, n): smaller than the features' own products
         cross, own_x, own_y = (left * right).sum(), left.square().sum(), right.square().sum()
@@ -64,6 +64,7 @@ class MinibatchCka:
         self._name = name
         self._sums = [0.0, 0.0, 0.0]
         self._alike = True
+        self._peaks: tuple[float, float] | None = None
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Takes one batch: ``(n, p)`` and ``(n, q)`` of the same n tokens, at least 4.
@@ -73,7 +74,10 @@ class MinibatchCka:
         """
         x, y = _checked(x, self._name), _checked(y, self._name)
         self._alike = self._alike and _alike(x, y, self._name)
-        x, y = (features - features.mean(0) for features in (x, y))  # changes nothing but the rounding
+        if self._peaks is None:
+            self._peaks = _peak(x), _peak(y)  # one scale for all batches, or they would weigh differently
+        # Centring changes nothing but the rounding.
+        x, y = ((f - f.mean(0)) / peak for f, peak in zip((x, y), self._peaks, strict=True))
         left, right = x @ x.T, y @ y.T
         for place, pair in enumerate(((left, right), (left, left), (right, right))):
             self._sums[place] += unbiased_hsic(*pair)
@@ -99,7 +103,7 @@ def unbiased_hsic(left: Tensor, right: Tensor) -> float:
 
 
 def _checked(features: Tensor, name: str) -> Tensor:
-    """Float64 features of largest magnitude 1; those that are the same for all tokens become exactly 0."""
+    """Float64 features; those that are the same for all tokens become exactly 0."""
     if len(features) < _MIN_TOKENS:
         raise CalibrationError(
             f"{name}: similarity of {len(features)} tokens means nothing; give at least {_MIN_TOKENS} that "
@@ -114,7 +118,12 @@ def _checked(features: Tensor, name: str) -> Tensor:
     wide = features.double()
     if bool((wide == wide[:1]).all()):
         return torch.zeros_like(wide)
-    return wide / wide.abs().max()
+    return wide
+
+
+def _peak(features: Tensor) -> float:
+    """Largest magnitude, by which products neither overflow nor vanish; 1 where all are 0."""
+    return float(features.abs().max()) or 1.0
 
 
 def _alike(x: Tensor, y: Tensor, name: str) -> bool:

@@ -76,11 +76,11 @@ def test_few_tokens_make_unrelated_features_look_alike_unless_debiased() -> None
 def test_minibatches_average_before_they_divide() -> None:
     sums, parts = MinibatchCka(), []
     for seed in range(3):
-        x = features(30, 8, seed)
-        y = x + features(30, 8, seed + 10)
+        x = (1 + 10 * seed) * features(30, 8, seed)
+        y = x + (1 + 10 * seed) * features(30, 8, seed + 10)
+        x[0] *= 40 * seed + 1  # an outlier must not change the scale of its batch alone
         sums.add(x, y)
-        # Features are scaled to a largest magnitude of 1.
-        grams = [((f / f.abs().max()) @ (f / f.abs().max()).T) for f in (x, y)]
+        grams = [f @ f.T for f in (x, y)]
         parts.append([unbiased_hsic(grams[i], grams[j]) for i, j in ((0, 1), (0, 0), (1, 1))])
     cross, own_x, own_y = np.mean(parts, axis=0)
     assert sums.similarity() == pytest.approx(cross / math.sqrt(own_x * own_y), rel=1e-9)
