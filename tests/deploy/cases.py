@@ -93,6 +93,7 @@ _CHANGES: dict[str, Values] = {
         "monitoring": {"kind": "ServiceMonitor", "labels": {"release": "prometheus"}, "interval": "30s"}
     },
     "pod monitor": {"monitoring": {"kind": "PodMonitor", "labels": {"team": "serving"}}},
+    "dashboard": {"monitoring": {"dashboard": {"enabled": True}}},
     "collector": OTLP,
     "collector on another port": {"telemetry": {"otlpEndpoint": "https://collector.example:443/"}},
     "collector with headers": merged(OTLP, {"telemetry": {"otlpHeaders": {"existingSecret": "otlp"}}}),

@@ -1,5 +1,6 @@
 """What has to agree between objects: names, selectors, ports, scalers, policies."""
 
+import json
 import re
 from collections import Counter
 
@@ -7,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from scheduler_service.metrics import SchedulerMetrics
 from tests.deploy.cases import BASE, CASES, merged
-from tests.deploy.helm import render, template
+from tests.deploy.helm import ROOT, render, template
 from tests.deploy.manifests import every_case, named, of_kind, selects, workloads
 
 IDENTITY = {"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"}
@@ -81,6 +82,13 @@ def test_every_pod_is_scraped_once():
 def test_the_labels_that_a_prometheus_selects_by_are_on_the_monitors():
     for monitor in of_kind(render(CASES["service monitor with labels"]), "ServiceMonitor"):
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_dashboard_of_the_repository_is_found_by_the_sidecar_of_grafana():
+    found = named(render(CASES["dashboard"]), "ConfigMap", "rel-spearhead-dashboards")
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    files = {path.name: json.loads(path.read_text()) for path in (ROOT / "deploy/dashboards").glob("*.json")}
+    assert {name: json.loads(text) for name, text in found["data"].items()} == files
 
 
 def test_whoever_scales_owns_the_number_of_pods():
