@@ -22,8 +22,9 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-# Several processes share the cores in tests and demos; idle threads that spin would slow all of them.
-export OMP_WAIT_POLICY ?= PASSIVE
+# Tests run services side by side; idle threads that spin would slow all of them. The command line decides for
+# the services that it starts itself.
+test: export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: help setup model artefact demo test lint protos helm chart bench clean
 .DELETE_ON_ERROR:

@@ -5,13 +5,11 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 _TAIL_LINES = 20
-# Idle OpenMP threads spin by default; where several services share the cores, they would steal them from
-# each other: loading two models side by side on two cores took six times as long.
-_SHARED_CORES = {"OMP_WAIT_POLICY": "PASSIVE"}
 # Run as a file: as a module it would first import this whole package.
 _TETHER = Path(__file__).with_name("tether.py")
 
@@ -29,7 +27,13 @@ class Child:
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, name: str, argv: Sequence[str], on_line: Callable[[str, str], None]) -> "Child":
+    async def start(
+        cls,
+        name: str,
+        argv: Sequence[str],
+        on_line: Callable[[str, str], None],
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> "Child":
         """Starts the process in a session of its own, so that Ctrl-C reaches only the parent.
 
         It is tied to the parent's life all the same.
@@ -38,11 +42,12 @@ class Child:
             name: For people.
             argv: Command line.
             on_line: Called with the name and each line of standard output and standard error.
+            environment: Variables that this process's own environment does not set.
         """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", str(_TETHER), str(os.getpid())),
             *argv,
-            env=_SHARED_CORES | os.environ,
+            env={**environment, **os.environ},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -116,7 +116,7 @@ class Supervisor:
     async def _start(self, commands: Sequence[ServiceCommand], *, probe: str) -> None:
         started = []
         for command in commands:
-            child = await Child.start(command.name, command.argv, self._log)
+            child = await Child.start(command.name, command.argv, self._log, command.environment)
             self._children.append(child)
             started.append((command, child))
         try:

@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +95,11 @@ def test_a_latency_table_makes_the_scheduler_plan_with_it(tmp_path):
     assert settings["scheduler"]["policy.kind"] == '"table"'
     assert settings["scheduler"]["policy.table"] == f'"{tmp_path}/table.json"'
     assert "policy.kind" not in settings_of(StackOptions(model="m"), tmp_path)["scheduler"]
+
+
+@pytest.mark.parametrize(
+    ("draft", "shared"), [("none", False), ("ngram", False), ("layer_skip", True), ("some/model", True)]
+)
+def test_idle_threads_sleep_where_two_services_compute(draft: str, shared: bool, tmp_path: Path) -> None:
+    for command in service_commands(StackOptions(model="m", draft=draft), tmp_path):
+        assert command.environment == ({"OMP_WAIT_POLICY": "PASSIVE"} if shared else {})
