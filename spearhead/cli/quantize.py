@@ -3,9 +3,10 @@
 import argparse
 import shutil
 import sys
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spearhead.cli.progress import ProgressBar
 from spearhead.cli.quantize_report import describe_report
@@ -13,8 +14,15 @@ from spearhead.cli.quantize_report import describe_report
 if TYPE_CHECKING:
     from spearhead.quant import QuantizationRecipe, RunSettings
     from spearhead.quant.quantizing.progress import OnProgress
+    from spearhead.quant.recipe import Choices
 
 _METHODS = ("rtn", "rtn-clip", "rtn-clip-unweighted", "gptq", "gptq-clip", "awq", "awq-clip", "omniquant")
+_METHOD_NUMBERS = {"act_order": "gptq", "damping": "gptq", "clipping_steps": "omniquant"}
+"""Option to the methods that it belongs to, by how their names begin."""
+
+_OF_THE_PASS = ("inputs", "dtype", "batch_size", "skip_first")
+_NUMBERS = {"sequences": 128, "length": 512}
+_OF_TOKENS = (*_NUMBERS, *_OF_THE_PASS)
 _EPILOG = """
 CHOICE is a scheme (tensor, channel, group32, group64 or group128, optionally /7, /7.5 or /8: the scale is the
 largest weight divided by this) or w8 (8 bits per channel), optionally followed by :METHOD; dense keeps 16
@@ -42,29 +50,24 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _add_method_numbers(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--act-order", action="store_true", help="GPTQ visits important inputs first")
     group.add_argument(
-        "--damping", type=float, default=0.01, help="GPTQ's first damping (default %(default)s)"
+        "--act-order", action="store_true", default=None, help="GPTQ visits important inputs first"
     )
-    group.add_argument(
-        "--clipping-steps", type=int, default=100, help="of omniquant, a layer (default %(default)s)"
-    )
+    group.add_argument("--damping", type=float, help="GPTQ's first damping (default 0.01)")
+    group.add_argument("--clipping-steps", type=int, help="of omniquant, a layer (default 100)")
 
 
 def _add_calibration(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--calibration", type=Path, metavar="FILE", help="a text; without it the model samples its own"
     )
-    group.add_argument("--sequences", type=int, default=128, metavar="N", help="default %(default)s")
-    group.add_argument("--length", type=int, default=512, help="tokens of a sequence (default %(default)s)")
-    group.add_argument(
-        "--skip-first", type=int, default=0, metavar="N", help="tokens that do not count in each sequence"
-    )
+    group.add_argument("--sequences", type=int, metavar="N", help=f"default {_NUMBERS['sequences']}")
+    group.add_argument("--length", type=int, help=f"tokens of a sequence (default {_NUMBERS['length']})")
+    group.add_argument("--skip-first", type=int, metavar="N", help="tokens that statistics leave out of each")
     group.add_argument(
         "--inputs",
         choices=("full", "quantized"),
-        default="full",
-        help="whether statistics see earlier layers in full precision or quantised (default %(default)s)",
+        help="whether statistics see earlier layers in full precision or quantised (default full)",
     )
 
 
@@ -73,10 +76,9 @@ def _add_running(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        default="float32",
-        help="of the forward pass over calibration tokens (default %(default)s)",
+        help="of the forward pass over calibration tokens (default float32)",
     )
-    group.add_argument("--batch-size", type=int, default=8, metavar="N", help="default %(default)s")
+    group.add_argument("--batch-size", type=int, metavar="N", help="default 8")
     group.add_argument(
         "--work", type=Path, metavar="DIR", help="where finished layers wait (default: beside the artefact)"
     )
@@ -124,9 +126,7 @@ def _progress() -> "OnProgress":
 def _recipe(arguments: argparse.Namespace) -> "QuantizationRecipe":
     from spearhead.quant import MethodOptions, QuantizationRecipe
 
-    options = MethodOptions(
-        act_order=arguments.act_order, damping=arguments.damping, clipping_steps=arguments.clipping_steps
-    )
+    options = MethodOptions(**_given(arguments, _METHOD_NUMBERS))
     return QuantizationRecipe.parse(arguments.scheme, arguments.method, arguments.override, options)
 
 
@@ -135,13 +135,36 @@ def _settings(arguments: argparse.Namespace) -> "RunSettings":
 
     return RunSettings(
         device=arguments.device,
-        dtype=arguments.dtype,
-        inputs=arguments.inputs,
-        batch_size=arguments.batch_size,
-        skip_first=arguments.skip_first,
         work=arguments.work,
         restart=arguments.restart,
+        **_given(arguments, _OF_THE_PASS),
     )
+
+
+def _given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """Those options that the command line names; the others have the defaults of what takes them."""
+    return {name: value for name in names if (value := vars(arguments)[name]) is not None}
+
+
+def _check_effect(arguments: argparse.Namespace, choices: "Choices", *, with_tokens: bool) -> None:
+    """Refuses options that nothing would look at: whoever gives one expects something of it.
+
+    Raises:
+        ConfigError: Their names.
+    """
+    from spearhead.errors import ConfigError
+
+    methods = {choice.method for choice in choices.values() if choice is not None}
+    idle = [
+        name
+        for name in _given(arguments, _METHOD_NUMBERS)
+        if not any(method.startswith(_METHOD_NUMBERS[name]) for method in methods)
+    ]
+    idle += [] if with_tokens else _given(arguments, _OF_TOKENS)
+    if idle:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
+        used = f"{', '.join(sorted(methods))} with{'' if with_tokens else 'out'} calibration tokens"
+        raise ConfigError(f"{names} would have no effect on {used}; leave out what has none")
 
 
 def _sequences(
@@ -153,12 +176,15 @@ def _sequences(
     from spearhead.quant.quantizing.checks import checked_choices, needs_statistics
     from spearhead.quant.quantizing.self_sampled import sampled_sequences
 
-    count, length = arguments.sequences, arguments.length
+    numbers = _NUMBERS | _given(arguments, _NUMBERS)
+    count, length = numbers["sequences"], numbers["length"]
     with closing(open_checkpoint(arguments.source)) as checkpoint:
         choices = checked_choices(checkpoint, recipe)
+        with_tokens = arguments.calibration is not None or needs_statistics(choices)
+        _check_effect(arguments, choices, with_tokens=with_tokens)
         if arguments.calibration is not None:
             return read_sequences(checkpoint.path, arguments.calibration, length=length, count=count)
-        if not needs_statistics(choices):
+        if not with_tokens:
             return None
         bar = ProgressBar("sampling", unit="tokens")
         return sampled_sequences(

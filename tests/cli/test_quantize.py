@@ -78,6 +78,15 @@ def test_without_a_text_the_model_samples_its_own(
         (["--scheme", "tensor", "--method", "awq"], "awq needs scales per channel or per group"),
         (["--method", "gptq", "--calibration", "missing.txt"], "missing.txt cannot be read"),
         (["--damping", "0"], "damping is 0.0"),
+        (["--damping", "0.02"], "--damping would have no effect on rtn without calibration tokens; leave"),
+        (
+            ["--act-order", "--method", "awq"],
+            "--act-order would have no effect on awq with calibration tokens",
+        ),
+        (["--clipping-steps", "9", "--method", "gptq"], "--clipping-steps would have no effect on gptq with"),
+        (["--inputs", "quantized", "--length", "64"], "--length, --inputs would have no effect on rtn"),
+        (["--dtype", "bfloat16", "--skip-first", "1"], "--dtype, --skip-first would have no effect on rtn"),
+        (["--batch-size", "2", "--sequences", "9"], "--sequences, --batch-size would have no effect on rtn"),
     ],
 )
 def test_what_cannot_work_ends_at_once_with_code_2(
