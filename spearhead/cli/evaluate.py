@@ -92,10 +92,19 @@ def run(arguments: argparse.Namespace) -> int:
     from spearhead.cli.evaluation import evaluate
 
     line = evaluate(arguments)
-    if arguments.json is not None:
-        arguments.json.write_text(line + "\n", encoding="utf-8")
     print(line, flush=True)
+    if arguments.json is not None:
+        _write(arguments.json, line + "\n")
     return 0
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"--json {path} cannot be written: {error.strerror}; the same is the last line of the output"
+        ) from error
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -104,8 +113,10 @@ def _check(arguments: argparse.Namespace) -> None:
     values = vars(arguments)
     for names, least in ((_AT_LEAST_ONE, 1), (_NOT_NEGATIVE, 0)):
         for name in names:
-            if values[name] < least:
+            if not least <= values[name] < float("inf"):  # NaN is not
                 option = name.replace("_", "-")
                 raise ConfigError(f"--{option} is {values[name]}; it must be at least {least}")
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         raise ConfigError(f"--json {arguments.json}: the folder {arguments.json.parent} does not exist")
+    if arguments.json is not None and arguments.json.is_dir():
+        raise ConfigError(f"--json {arguments.json} is a folder; name a file in it")

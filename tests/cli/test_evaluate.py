@@ -55,6 +55,26 @@ def test_the_last_line_is_the_evaluation_as_json(
     assert "left" in captured.err
 
 
+def test_a_disk_that_refuses_the_file_costs_no_numbers(
+    folder: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "evaluate",
+        str(folder),
+        "--text",
+        str(text),
+        *SMALL,
+        "--prompts",
+        "0",
+        "--json",
+        "/dev/full",
+    ]
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out.splitlines()[-1])["texts"]
+    assert "--json /dev/full cannot be written: No space left on device" in captured.err
+
+
 def test_self_samples_are_a_text_and_are_scored_without_the_first_token_of_a_document(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +99,8 @@ def test_self_samples_are_a_text_and_are_scored_without_the_first_token_of_a_doc
         (["--text", "rain.txt", "--device", "meta"], "--device meta is not supported"),
         (["--text", "rain.txt", "--device", "nonsense"], "--device nonsense cannot be used"),
         (["--text", "rain.txt", "--json", "gone/out.json"], "the folder gone does not exist"),
+        (["--text", "rain.txt", "--json", "."], "--json . is a folder; name a file in it"),
+        (["--text", "rain.txt", "--temperature", "nan"], "--temperature is nan; it must be at least 0"),
         (["--text", "rain.txt", "--quantization", "w3"], "quantization 'w3' is not understood"),
     ],
 )
