@@ -101,11 +101,13 @@ class StreamedLayers:
         return {name.removeprefix(prefix): self._tensor(name) for name in self._names[index]}
 
     def _tensor(self, name: str) -> Tensor:
-        tensor = self._checkpoint.tensor(name)
-        module = name.removesuffix(".weight")
-        if self._replace is not None and module.endswith("_proj") and module != name:
-            tensor = self._replace(module, tensor)
-        return finite(tensor.to(self.device, self.dtype, copy=True), name)
+        # What is kept outlives the caller's mode, and nothing made in inference mode can be trained with.
+        with torch.inference_mode(False):
+            tensor = self._checkpoint.tensor(name)
+            module = name.removesuffix(".weight")
+            if self._replace is not None and module.endswith("_proj") and module != name:
+                tensor = self._replace(module, tensor)
+            return finite(tensor.to(self.device, self.dtype, copy=True), name)
 
 
 class ResidentLayers:

@@ -32,6 +32,15 @@ def test_each_batch_has_its_own_random_numbers(tiny_checkpoint: Callable[..., Pa
     assert not torch.equal(first, second)
 
 
+def test_a_streamed_model_can_be_trained_with_after_sampling(tiny_checkpoint: Callable[..., Path]) -> None:
+    checkpoint = open_checkpoint(str(tiny_checkpoint("llama")))
+    source = StreamedLayers(checkpoint, dtype=torch.float32, device=torch.device("cpu"))
+    generate(source, CONFIG, TOKENS, batch=0, rows=6, on_token=lambda position: None)
+    hidden = torch.ones(source.config.hidden_size, requires_grad=True)
+    (hidden * source.final_norm).sum().backward()
+    assert torch.equal(hidden.grad, source.final_norm)
+
+
 def test_memory_that_does_not_suffice_is_an_error_that_says_what_was_wanted(
     tiny_checkpoint: Callable[..., Path],
 ) -> None:
