@@ -217,6 +217,8 @@ def _named(
     note = gap.note(cause)
     if cause is Cause.REJECTION:
         note = f"{gap.round.accepted} of {gap.round.drafted} drafts accepted"
+    elif cause is Cause.DRAFT and gap.index and not gap.round.drafted:
+        note = note if "did not answer" in note else "no drafts came for this step"
     return LateToken(
         request=request,
         gap=gap,

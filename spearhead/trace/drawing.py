@@ -9,7 +9,7 @@ from spearhead.trace.style import css_class
 from spearhead.trace.text import milliseconds
 from spearhead.trace.tiles import Cause, Tile
 
-_WIDTH, _LEFT, _LANE = 1100, 150, 22
+_WIDTH, _LEFT, _LANE = 1100, 190, 22
 _COLUMNS = 600
 """A request of any length becomes so many columns: a page must not grow with the output."""
 
