@@ -1,0 +1,123 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,no-any-return"
+# Triton's language has no types that a checker knows.
+"""The draw: the largest of scaled logit plus shared noise among the tokens of the cut.
+
+The noise is a Gumbel variate of (seed, position, token id): Philox4x32-10 with the seed as key and the
+counter (token id // 4, 0, position low, position high), lane token id % 4. Four tokens cost one evaluation.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.sample.filters import depth_of, mass_of, scaled
+
+# Scaled logit plus noise of the best token is at least -2.82, and noise is at most 16.64: no token further
+# below can win, so blocks without a nearer one need no noise.
+_REACH = tl.constexpr(-19.5)
+
+
+@triton.jit
+def gumbel(seed, position, first_id, BLOCK: tl.constexpr):
+    """Noise of BLOCK token ids from ``first_id`` on, a multiple of 4; float32 in [-2.82, 16.64]."""
+    fours = (first_id // 4 + tl.arange(0, BLOCK // 4)).to(tl.uint32)
+    zero = tl.zeros_like(fours)
+    low = zero + (position & 0xFFFFFFFF).to(tl.uint32)
+    high = zero + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    lane_0, lane_1, lane_2, lane_3 = tl.philox(seed, fours, zero, low, high)
+    bits = tl.join(tl.join(lane_0, lane_2), tl.join(lane_1, lane_3)).reshape(BLOCK)
+    uniform = ((bits >> 9).to(tl.float32) + 0.5) * (2.0**-23)
+    return -tl.log(-tl.log(uniform))
+
+
+@triton.jit
+def draw(
+    logits,
+    shaped_best,
+    temperature,
+    seeds,
+    positions,
+    cut_depth,
+    cut_id,
+    scores,
+    score_ids,
+    kept_mass,
+    row_stride,
+    V: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Grid ``(B, splits)`` of BLOCK tokens: the best of each split and its mass, ``(B, splits)``."""
+    row, split = tl.program_id(0), tl.program_id(1)
+    ids = split * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(logits + row.to(tl.int64) * row_stride + ids, mask=ids < V, other=float("-inf"))
+    heat = tl.load(temperature + row)
+    value = scaled(values, tl.load(shaped_best + row), heat)
+    depth, limit = depth_of(value), tl.load(cut_depth + row)
+    kept = (ids < V) & ((depth < limit) | ((depth == limit) & (ids <= tl.load(cut_id + row))))
+    value = tl.where(kept, value, float("-inf"))
+    score, score_id = float("-inf"), V
+    if (heat > 0) & (tl.max(value, 0) >= _REACH):
+        noise = gumbel(tl.load(seeds + row), tl.load(positions + row), split * BLOCK, BLOCK)
+        noisy = tl.where(kept, value + noise, float("-inf"))
+        score = tl.max(noisy, 0)
+        score_id = tl.min(tl.where(noisy == score, ids, V), 0)
+    place = row * tl.num_programs(1) + split
+    tl.store(scores + place, score)
+    tl.store(score_ids + place, score_id)
+    tl.store(kept_mass + place, tl.sum(tl.where(kept, mass_of(value), 0), 0))
+
+
+@triton.jit
+def finish(
+    logits,
+    row_starts,
+    edited_ids,
+    saved,
+    scores,
+    score_ids,
+    kept_mass,
+    temperature,
+    finite,
+    raw_best_id,
+    shaped_best,
+    shaped_best_id,
+    normalizer,
+    token_ids,
+    probability,
+    logprob,
+    splits,
+    row_stride,
+    V: tl.constexpr,
+    BLOCK_SPLITS: tl.constexpr,
+    BLOCK_EDITS: tl.constexpr,
+    HAS_EDITS: tl.constexpr,
+):
+    """Grid ``(B,)``: the token of each row; puts raw values back in the place of edited ones."""
+    row = tl.program_id(0)
+    parts = tl.arange(0, BLOCK_SPLITS)
+    mask = parts < splits
+    values = tl.load(scores + row * splits + parts, mask=mask, other=float("-inf"))
+    ids = tl.load(score_ids + row * splits + parts, mask=mask, other=V)
+    drawn = tl.min(tl.where(values == tl.max(values, 0), ids, V), 0)
+    heat = tl.load(temperature + row)
+    token = tl.where(heat == 0, tl.load(shaped_best_id + row), drawn)
+    token = tl.where(tl.load(finite + row), token, tl.load(raw_best_id + row))
+    # Rows without a finite number have no token; any id will do, as long as it is one.
+    token = tl.minimum(token, V - 1)
+    source = logits + row.to(tl.int64) * row_stride
+    weight = mass_of(scaled(tl.load(source + token), tl.load(shaped_best + row), heat))
+    total = tl.sum(tl.load(kept_mass + row * splits + parts, mask=mask, other=0), 0)
+    tl.store(token_ids + row, token.to(tl.int64))
+    share = weight.to(tl.float64) / tl.maximum(total, 1).to(tl.float64)
+    tl.store(probability + row, share.to(tl.float32))
+    if HAS_EDITS:
+        # Other warps may not have read the edited value yet.
+        tl.debug_barrier()
+        end = tl.load(row_starts + row + 1)
+        for start in range(tl.load(row_starts + row), end, BLOCK_EDITS):
+            edits = start + tl.arange(0, BLOCK_EDITS)
+            used = edits < end
+            place = source + tl.load(edited_ids + edits, mask=used, other=0)
+            tl.store(place, tl.load(saved + edits, mask=used, other=0.0), mask=used)
+        tl.debug_barrier()
+    raw = tl.load(source + token).to(tl.float64)
+    tl.store(logprob + row, (raw - tl.load(normalizer + row)).to(tl.float32))
