@@ -24,7 +24,7 @@ from pathlib import Path
 import grpc
 
 from benchmarks.trace_causes_stack import Stack, make_model
-from spearhead.client import AsyncClient, Delta, SamplingParams
+from spearhead.client import AsyncClient, Delta, Finished, SamplingParams
 from spearhead.trace.causes import LateToken
 from spearhead.trace.report import build_report
 from spearhead.trace.spans import Traces
@@ -195,12 +195,22 @@ async def burst(stack: Stack, trial: Trial) -> None:
 
 
 async def scarce_pages(stack: Stack, trial: Trial) -> None:
-    """Two requests that together need more KV pages than there are."""
+    """Two requests that together need more KV pages than there are; who loses pauses longest."""
     async with AsyncClient(stack.address) as client, asyncio.TaskGroup() as group:
-        trial.start_ns = time.time_ns()
-        group.create_task(_drain(client, f"{trial.request_id}-other", 260))
-        await group.create_task(_drain(client, trial.request_id, 260))
-    trial.end_ns = time.time_ns()
+        for name in (f"{trial.request_id}-other", trial.request_id):
+            group.create_task(_note_longest_pause(client, name, trial))
+
+
+async def _note_longest_pause(client: AsyncClient, name: str, trial: Trial) -> None:
+    """Sets the trial's time to the longest pause that the client of a preempted request saw."""
+    last_ns, pause = time.time_ns(), (0, 0)
+    async for event in _stream(client, name, 260):
+        now_ns = time.time_ns()
+        if isinstance(event, Delta) and now_ns - last_ns > pause[1] - pause[0]:
+            pause = (last_ns, now_ns)
+        if isinstance(event, Finished) and event.timings.preemptions:
+            trial.start_ns, trial.end_ns = pause
+        last_ns = now_ns
 
 
 KINDS: dict[str, tuple[Cause, Callable[[Stack, Trial], Awaitable[None]]]] = {

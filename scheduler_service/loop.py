@@ -146,7 +146,7 @@ class Loop:
     async def _send_releases(self) -> None:
         """Frees on both workers at once what ended, when no step would carry the news."""
         self._step_id += 1
-        trace = self._trace((), "engine.release")
+        trace = self._trace(self._batch.running, "engine.release")
         messages: list[asyncio.Task[object]] = []
         if self._verifying.releases_pending:
             messages.append(asyncio.create_task(self._verifying.exchange((), trace, self._step_id)))
@@ -154,6 +154,7 @@ class Loop:
             messages.append(asyncio.create_task(self._drafting.send_releases(trace)))
         # Even with nothing to send, others get their turn.
         await (asyncio.wait(messages) if messages else asyncio.sleep(0))
+        trace.end(time.monotonic(), {})
 
     async def _step(self, plan: StepPlan, start_s: float) -> None:
         self._step_id += 1

@@ -38,12 +38,12 @@ class Attribution:
         """
         tiles = Tiles(start_ns, end_ns)
         around = self._timeline.steps_between(self._request.process, start_ns, end_ns)
-        catch_ups = [step for step in around if step.name != "engine.step"]
+        catch_ups = [step for step in around if step.beside]
+        turns = [step for step in around if not step.beside]
         gap = _Gap(self._request, start_ns, end_ns, first=before is None)
-        self._paint_between(tiles, gap, [s for s in around if s.name == "engine.step"], before)
-        for step in around:
-            if step.name == "engine.step":
-                self._paint_step(tiles, gap, step, catch_ups)
+        self._paint_between(tiles, gap, turns, before)
+        for step in turns:
+            self._paint_step(tiles, gap, step, catch_ups)
         for wait in self._request.waits:
             tiles.paint(wait.start_ns, wait.end_ns, gap.wait_cause(wait.reason), f"waited for {wait.reason}")
         for blocked in self._request.blocked:

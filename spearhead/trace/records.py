@@ -70,10 +70,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One engine step, or one catch-up of the drafter beside it.
+    """One turn of the engine, or one catch-up of the drafter beside it.
 
     Attributes:
-        name: ``engine.step`` or ``draft.catch_up``.
+        name: ``engine.step``, ``engine.release`` (only tells workers what ended) or ``draft.catch_up``.
         step_id: Its number.
         process: The scheduler's process.
         start_ns: Its start.
@@ -95,6 +95,11 @@ class Step:
     prefill_tokens: int
     tokens: int
     error: str
+
+    @property
+    def beside(self) -> bool:
+        """It runs beside the turns of the engine, not as one of them."""
+        return self.name == "draft.catch_up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,10 +161,7 @@ def _warnings(timeline: Timeline, spans: Sequence[Span]) -> list[str]:
     if unfinished:
         warnings.append(f"{unfinished} requests have no span of their own: they still run, or it was lost")
     known = {
-        (step.process, step.step_id)
-        for steps in timeline.steps.values()
-        for step in steps
-        if step.name == "engine.step"
+        (step.process, step.step_id) for steps in timeline.steps.values() for step in steps if not step.beside
     }
     wanted = {(request.process, r.step_id) for request in timeline.requests for r in request.rounds}
     if lost := len(wanted - known):

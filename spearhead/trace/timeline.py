@@ -16,7 +16,7 @@ from spearhead.trace.spans import Span, integer, integers
 GENERATE = "spearhead.v1.SchedulerService/Generate"
 STALL = "process.stall"
 WORKER_CALLS = {"spearhead.v1.VerifyService/Step": "verify", "spearhead.v1.DraftService/Propose": "draft"}
-_STEP_NAMES = ("engine.step", "draft.catch_up")
+_STEP_NAMES = ("engine.step", "engine.release", "draft.catch_up")
 _SEGMENTS = ("queue", "prefill", "decode")
 
 

@@ -360,3 +360,16 @@ def test_a_client_that_takes_its_output_late_leaves_events_and_a_total(
     assert event.name == "client_slow"
     assert (event.attributes or {})["spearhead.client.blocked_ns"] == pytest.approx(5e8)
     assert (root.attributes or {})["spearhead.client.backpressure_ns"] == pytest.approx(5.01e8, rel=1e-6)
+
+
+async def test_every_span_that_was_begun_ends_also_where_only_pages_are_freed(
+    make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    async with make_stack(telemetry=telemetry) as stack:
+        stream = await stack.open(stack.request(max_tokens=400))
+        await asyncio.gather(*(stack.generate(stack.request(max_tokens=3)) for _ in range(4)))
+        await stream.rest()
+        await stack.idle()
+    spans = exporter.get_finished_spans()
+    known = {own_id(span) for span in spans}
+    assert [span.name for span in spans if span.parent is not None and parent_id(span) not in known] == []
