@@ -125,7 +125,7 @@ def measure_acceptance(
         CalibrationError: Layers that are not in memory, prompts beyond the context, logits not finite.
     """
     models = [reference, *variants]
-    _check(models, prompts, settings)
+    check_acceptance(models, prompts, settings)
     tick = _ticker(progress, 2 * len(models) * settings.output_tokens)
     law = SamplingLaw(temperature=settings.temperature, seed=settings.seed, vocab_size=vocab_size)
     greedy = SamplingLaw(temperature=0.0, seed=settings.seed, vocab_size=vocab_size)
@@ -155,7 +155,12 @@ def measure_acceptance(
     )
 
 
-def _check(models: Sequence[EvaluatedModel], prompts: Tensor, settings: AcceptanceSettings) -> None:
+def check_acceptance(models: Sequence[EvaluatedModel], prompts: Tensor, settings: AcceptanceSettings) -> None:
+    """Refuses what :func:`measure_acceptance` cannot measure, before anything is computed.
+
+    Raises:
+        CalibrationError: Layers that are not in memory, or prompts beyond the context.
+    """
     streamed = [model.name for model in models if model.streamed]
     if streamed:
         raise CalibrationError(

@@ -14,7 +14,12 @@ from functools import partial
 from torch import Tensor
 
 from spearhead.errors import CalibrationError
-from spearhead.quant.evaluation.acceptance import Acceptance, AcceptanceSettings, measure_acceptance
+from spearhead.quant.evaluation.acceptance import (
+    Acceptance,
+    AcceptanceSettings,
+    check_acceptance,
+    measure_acceptance,
+)
 from spearhead.quant.evaluation.drafters import Drafter
 from spearhead.quant.evaluation.measurement import measure_text
 from spearhead.quant.evaluation.model_variant import EvaluatedModel
@@ -101,6 +106,8 @@ def evaluate_variants(
     """
     models = [reference, *variants]
     _check_baselines(models)
+    if acceptance is not None:
+        check_acceptance(models, acceptance.prompts, acceptance.settings)
     tell = report or _silent
     scored = []
     for text in texts:

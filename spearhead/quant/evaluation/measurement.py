@@ -99,7 +99,8 @@ def measure_text(
 
     Raises:
         ModelMismatch: Vocabularies differ, names repeat, or token ids are beyond the vocabulary.
-        CalibrationError: A model's hidden states hold NaN or infinity, or do not fit into memory.
+        CalibrationError: Segments are longer than a model's context; a model's hidden states hold NaN or
+            infinity, or do not fit into memory.
     """
     models = [reference, *variants]
     _check(models, text)
@@ -183,6 +184,12 @@ def _check(models: Sequence[EvaluatedModel], text: EvaluationText) -> None:
             f"text {text.name} has token id {largest}, the models have {models[0].head.shape[0]} tokens; "
             "it was made with another tokenizer"
         )
+    for model in models:
+        if text.length > model.source.config.context_length:
+            raise CalibrationError(
+                f"segments of {text.length} tokens of text {text.name} exceed the context of {model.name}, "
+                f"{model.source.config.context_length} tokens; cut shorter ones"
+            )
 
 
 def _float_heads(models: Sequence[EvaluatedModel]) -> dict[str, Tensor]:

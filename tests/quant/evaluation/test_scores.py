@@ -9,6 +9,8 @@ import torch
 from spearhead.errors import CalibrationError
 from spearhead.model.weights import PlacedCompensator
 from spearhead.quant.evaluation import (
+    AcceptancePlan,
+    AcceptanceSettings,
     EvaluatedModel,
     EvaluationText,
     Measurement,
@@ -64,6 +66,30 @@ def test_a_spread_leaves_out_what_is_not_scored() -> None:
     found = Spread.of(values)
     assert (found.mean, found.median, found.maximum) == (4, 3, 10)
     assert found.p99 == pytest.approx(np.percentile([1, 2, 3, 4, 10], 99))
+
+
+def test_acceptance_that_cannot_be_measured_is_refused_before_texts_are(
+    make_model: Make, text: EvaluationText
+) -> None:
+    plan = AcceptancePlan(
+        drafters=[], prompts=text.segments[:, :8], settings=AcceptanceSettings(), vocab_size=320
+    )
+    done: list[str] = []
+    with pytest.raises(CalibrationError, match="layers of fp16 do not fit in memory"):
+        evaluate_variants(
+            make_model("fp16", streamed=True),
+            [],
+            [text],
+            acceptance=plan,
+            report=lambda label, *_: done.append(label),
+        )
+    assert not done
+
+
+def test_segments_beyond_the_context_are_refused(models: list[EvaluatedModel]) -> None:
+    long = text_from_sequences("long", [[5] * 513])
+    with pytest.raises(CalibrationError, match="513 tokens of text long exceed the context of fp16, 512 tok"):
+        evaluate_variants(models[0], models[1:], [long])
 
 
 def test_every_number_follows_from_the_tokens(models: list[EvaluatedModel], text: EvaluationText) -> None:
