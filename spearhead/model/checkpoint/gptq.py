@@ -59,12 +59,14 @@ class GptqReader:
             self._check(module)
         self.scale_dtype = scale_dtype((FLOATS[files.dtypes[m + _SCALES]] for m in modules), str(path))
         self.shapes = self._logical_shapes(expected_shapes(model))
-        scalings = {module: self._scaling(module) for module in modules}
-        self.input_groups = {
-            module: InputGroups(size=self._group_size, act_order=self._scattered(module, scaling))
-            for module, scaling in scalings.items()
-        }
-        kind = "gptq" if all(scaling.zeros is None for scaling in scalings.values()) else "gptq asymmetric"
+        self.input_groups: dict[str, InputGroups] = {}
+        symmetric = True
+        for module in modules:  # one after the other: the scales of a large model take gigabytes
+            scaling = self._scaling(module)
+            scattered = self._scattered(module, scaling)
+            self.input_groups[module] = InputGroups(size=self._group_size, act_order=scattered)
+            symmetric &= scaling.zeros is None
+        kind = "gptq" if symmetric else "gptq asymmetric"
         order = ", act-order" if any(groups.act_order for groups in self.input_groups.values()) else ""
         self.description = f"w{self._bits} {kind}, {sharing(self._group_size)}{order}"
 

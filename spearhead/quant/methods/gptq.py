@@ -41,7 +41,7 @@ def gptq(
         int8 ``(N, K)``; ``None`` when no damping makes the moments positive definite.
     """
     factor_of = _ordered(second, act_order)
-    upper = inverse_factor(second[factor_of][:, factor_of], damping)
+    upper = inverse_factor(second[factor_of][:, factor_of] if act_order else second, damping)
     if upper is None:
         return None
     wide = scales.float().repeat_interleave(weight.shape[1] // scales.shape[1], dim=1)
@@ -56,14 +56,11 @@ def inverse_factor(second: Tensor, damping: float) -> Tensor | None:
 
     Inputs that never occur are treated as independent of all others: their weights are rounded to nearest.
     """
-    hessian = second.clone()
-    diagonal = hessian.diagonal()
-    diagonal[diagonal == 0] = 1.0
-    mean = float(second.diagonal().mean())
+    # Matrices of K by K in float64 take gigabytes each; as few as can be are held together.
+    damped, mean = second.clone(), float(second.diagonal().mean())
+    diagonal = torch.where(second.diagonal() == 0, 1.0, second.diagonal())
     while damping <= _MOST_DAMPING:
-        damped = (
-            hessian + torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device) * damping * mean
-        )
+        damped.diagonal().copy_(diagonal + damping * mean)
         lower, failed = torch.linalg.cholesky_ex(damped)
         if not int(failed):
             upper: Tensor

@@ -27,7 +27,8 @@ class QuantizedLayer:
 
     Attributes:
         stored: Tensors of the artefact by their full names, on the CPU.
-        effective: What computes the inputs of later layers, by name within the layer, float32.
+        effective: What computes the inputs of later layers, by name within the layer, float32; of no meaning
+            without calibration inputs.
         reports: One a projection.
         folds: ``<module>.input_scale`` and ``<module>.output_scale`` where they are not 1, on the CPU.
     """
@@ -183,7 +184,8 @@ class LayerQuantizer:
         finite(result.scales, f"{module}.weight_scale")
         tensors = packed_tensors(module, result, choice.bits)
         done.stored.update(tensors)
-        done.effective[name] = result.dequantize()
+        if layer.visit is not None:  # else nobody looks, and a layer in float32 is large
+            done.effective[name] = result.dequantize()
         size = sum(tensor.nbytes for tensor in tensors.values())
         done.reports.append(_report(layer, part, choice, result, size))
 
