@@ -71,8 +71,8 @@ def single_launch_kernel(
                 if (start < first_output + BN) & (end > first_output):
                     code = tl.zeros((R, BM), tl.float32)
                     for each in tl.static_range(SLICES):
-                        at = code_partials + (each * S + segment) * R * BM + places
-                        code += tl.load(at, cache_modifier=".cg")
+                        own = code_partials + (each * S + segment) * R * BM
+                        code += tl.load(own + places, cache_modifier=".cg")
                     if H > 0:
                         code = apply_gate(code, w1, b1, w2, b2, gated, segment, R, H)
                     owned = (outputs >= start) & (outputs < end)

@@ -28,7 +28,7 @@ QKV = ((100, 4, True), (60, 16, False), (96, 8, True))  # borders inside tiles, 
 PROBLEMS = [
     Problem(rows=3, outputs=128, inputs=256, groups=2, projections=((128, 16, True),)),
     Problem(rows=17, outputs=256, inputs=300, projections=QKV, biased=True, dtype=torch.bfloat16),
-    Problem(rows=9, outputs=256, inputs=640, groups=20, projections=((64, 0, False), (192, 20, True))),
+    Problem(rows=9, outputs=256, inputs=320, groups=5, projections=((64, 0, False), (192, 20, True))),
 ]
 PLANS = [plan(32, 64, 2), plan(32, 128, 1)]
 
@@ -168,7 +168,7 @@ def test_a_single_launch_refuses_more_rows_than_a_tile():
 
 
 def test_dispatch_keeps_decode_rows_on_the_fused_kernel_and_prefill_on_the_dense_one(tmp_path):
-    problem = Problem(rows=300, outputs=64, inputs=128, projections=((64, 16, True),))
+    problem = Problem(rows=257, outputs=64, inputs=128, projections=((64, 16, True),))
     compensator, weight, plans = problem.compensator(), problem.weight(), Plans("GPU", 132, tmp_path)
     layer = plans.of(weight)
     scratch = workspace(problem, layer)

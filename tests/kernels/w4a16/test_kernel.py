@@ -45,11 +45,10 @@ def test_results_follow_the_law(dtype, rows, outputs, inputs, groups, split, wid
     scratch.check_integrity()
 
 
-@pytest.mark.parametrize("groups", [1, 4, 16])
+@pytest.mark.parametrize("groups", [1, 3, 12])
 def test_a_row_has_the_same_bits_in_any_batch(groups):
-    whole = Problem(
-        rows=64, outputs=128, inputs=512, groups=groups, projections=((64, 4, True), (64, 16, False))
-    )
+    projections = ((40, 4, True), (24, 16, False))
+    whole = Problem(rows=64, outputs=64, inputs=384, groups=groups, projections=projections)
     weight, compensator = whole.weight(), whole.compensator()
     draw = torch.Generator().manual_seed(1)
     codes = torch.randn(64, compensator.code_width, generator=draw).to(DEVICE)
