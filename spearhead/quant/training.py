@@ -56,10 +56,15 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         limits = {"steps": 0, "sequences_per_step": 1, "evaluate_every": 1, "patience": 0, "chunk_tokens": 1}
         for name, least in limits.items():
-            if getattr(self, name) < least:
-                raise CalibrationError(
-                    f"training: {name} is {getattr(self, name)}; it must be at least {least}"
-                )
+            self._require(name, getattr(self, name) >= least, f"at least {least}")
+        for name in ("learning_rate", "gate_learning_rate", "gate_weight_decay"):
+            self._require(name, 0 <= getattr(self, name) < math.inf, "finite and at least 0")
+        self._require("warm_up", 0 <= self.warm_up <= 1, "0 to 1")
+        self._require("clip_norm", 0 < self.clip_norm, "positive")
+
+    def _require(self, name: str, holds: bool, limit: str) -> None:
+        if not holds:
+            raise CalibrationError(f"training: {name} is {getattr(self, name)}; it must be {limit}")
 
     def rate_share(self, step: int) -> float:
         """The learning rate of a step (from 0) as a share of its peak."""

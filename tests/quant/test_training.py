@@ -200,6 +200,22 @@ def test_a_fresh_gate_is_the_identity_and_learns(classroom: Classroom) -> None:
         assert all(float(part.abs().max()) > 0 for part in factors.gate)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "limit"),
+    [
+        ("steps", -1, "at least 0"),
+        ("learning_rate", -1e-3, "finite and at least 0"),
+        ("gate_learning_rate", float("nan"), "finite and at least 0"),
+        ("gate_weight_decay", float("inf"), "finite and at least 0"),
+        ("warm_up", 1.5, "0 to 1"),
+        ("clip_norm", 0.0, "positive"),
+    ],
+)
+def test_a_training_that_makes_no_sense_is_refused(field: str, value: float, limit: str) -> None:
+    with pytest.raises(CalibrationError, match=f"training: {field} is {value}; it must be {limit}"):
+        replace(QUICK, **{field: value})
+
+
 def test_patience_ends_training_that_gets_worse(classroom: Classroom) -> None:
     wild = replace(QUICK, learning_rate=1.0, clip_norm=1e9, steps=40, patience=2)
     result = classroom.train(small(), wild)
