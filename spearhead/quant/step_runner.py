@@ -116,7 +116,7 @@ class Stepper:
                     self._update(batch)
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
+            with torch.cuda.graph(graph):
                 loss = self._update(batch)
         # The warm-ups were no training.
         with torch.no_grad():

@@ -60,7 +60,7 @@ class TrainingConfig:
         for name in ("learning_rate", "gate_learning_rate", "gate_weight_decay"):
             self._require(name, 0 <= getattr(self, name) < math.inf, "finite and at least 0")
         self._require("warm_up", 0 <= self.warm_up <= 1, "0 to 1")
-        self._require("clip_norm", 0 < self.clip_norm, "positive")
+        self._require("clip_norm", self.clip_norm > 0, "positive")
 
     def _require(self, name: str, holds: bool, limit: str) -> None:
         if not holds:

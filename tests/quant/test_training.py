@@ -181,7 +181,7 @@ def test_a_gpu_trains_as_the_processor_does(
         replace(QUICK, recompute_layers=recompute),
     )
     for one, other in zip(found.curve, expected.curve, strict=True):
-        assert one.held_out_kl == pytest.approx(other.held_out_kl, rel=1e-3)
+        assert one.held_out_kl == pytest.approx(other.held_out_kl, rel=1e-2)
 
 
 def test_a_fresh_gate_is_the_identity_and_learns(classroom: Classroom) -> None:
