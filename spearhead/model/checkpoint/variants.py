@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import prod
 
 import torch
@@ -27,6 +27,9 @@ from spearhead.model.quantization import QuantizationScheme, QuantizedWeight, de
 from spearhead.model.weights import LinearWeights, ModelWeights
 
 _log = logging.getLogger("spearhead.model")
+
+# Generation settings that two copies of one model may disagree about; the checkpoint's own are used.
+_MAY_DIFFER = ("eos_token_ids", "bos_token_id", "context_length")
 
 FP16, W4, W4_EC = "fp16", "w4", "w4+ec"
 
@@ -149,9 +152,16 @@ def _open_source(checkpoint: Checkpoint) -> Checkpoint:
 def _check_same_model(checkpoint: Checkpoint, base: Checkpoint) -> None:
     if base is checkpoint:
         return
-    if checkpoint.config != base.config:
+    mine, other = asdict(checkpoint.config), asdict(base.config)
+    differing = [
+        f"{name} is {value}, was {other[name]}"
+        for name, value in mine.items()
+        if value != other[name] and name not in _MAY_DIFFER
+    ]
+    if differing:
         raise CheckpointError(
-            f"{base.path} and {checkpoint.path} are not the same model: their configurations differ"
+            f"{checkpoint.path} was not made from {base.path}: {'; '.join(differing)}. Name its source, "
+            "or serve w4 alone"
         )
     recorded = checkpoint.hugging_face_config.get("spear", {}).get("full_precision_revision")
     if recorded and recorded != base.revision:
