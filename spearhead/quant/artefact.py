@@ -31,7 +31,8 @@ def artefact_config(checkpoint: Checkpoint, choices: Choices, source: str, outpu
     """The source's ``config.json`` plus how the weights are quantised and what they were made from."""
     config = dict(checkpoint.hugging_face_config)
     # Scales and kept tensors are of this type; a reader must not take another.
-    config["dtype" if "dtype" in config else "torch_dtype"] = checkpoint.weight_dtype
+    named = [key for key in ("dtype", "torch_dtype") if key in config]
+    config |= dict.fromkeys(named or ["torch_dtype"], checkpoint.weight_dtype)
     config["quantization_config"] = quantization_config(choices)
     is_path = Path(source).exists()
     config["spear"] = {

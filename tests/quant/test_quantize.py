@@ -299,6 +299,16 @@ def test_the_configuration_is_copied_but_for_what_quantisation_adds(
         assert torch.equal(theirs(tokens).logits, expected)
 
 
+def test_every_name_of_the_weight_type_says_the_same(tiny_checkpoint: Factory, tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama", dtype="bfloat16")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"dtype": "float32", "torch_dtype": "float32"}
+    (folder / "config.json").write_text(json.dumps(config))
+    quantize_checkpoint(str(folder), tmp_path / "w4", scheme())
+    after = json.loads((tmp_path / "w4" / "config.json").read_text())
+    assert after["dtype"] == after["torch_dtype"] == "bfloat16"
+
+
 def test_the_report_is_kept_beside_the_weights(tiny_checkpoint: Factory, tmp_path: Path) -> None:
     recipe = QuantizationRecipe.parse("channel", "gptq", ["*0.*q_proj=dense"])
     report = quantize_checkpoint(str(tiny_checkpoint("llama")), tmp_path / "w4", recipe, SEQUENCES)
