@@ -9,7 +9,7 @@ from spearhead.quant.report.checks import check_at_least, check_perplexity
 
 
 class Rung(StrEnum):
-    """Each rung must beat the one before."""
+    """Each rung must beat the last one kept."""
 
     W4 = "w4"
     STATIC = "static"
@@ -82,7 +82,7 @@ class TextScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlDifference:
-    """Held-out KL of a rung minus that of the rung before, by paired bootstrap.
+    """Held-out KL of a rung minus that of the last one kept before it, by paired bootstrap.
 
     Attributes:
         mean: Nats a token; negative = better than before.

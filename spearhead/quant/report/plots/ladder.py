@@ -1,4 +1,4 @@
-"""Held-out KL of each rung, with the interval of what it gained over the rung before."""
+"""Held-out KL of each rung, with the interval of what it gained over the last one kept."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ def ladder_plot(rungs: Sequence[RungResult]) -> Markup:
             x_format=formats.tick, y_format=lambda _: "", y_ticks=len(rungs) + 1, x_ticks=5,
         ),
         label(_RIGHT + 24, _TOP - 12, "KL", "name"),
-        label(_RIGHT + 94, _TOP - 12, "against the rung before", "name"),
+        label(_RIGHT + 94, _TOP - 12, "against the last one kept", "name"),
         join(
             _row(rung, whisker, x, y(index), frame)
             for index, (rung, whisker) in enumerate(zip(rungs, whiskers, strict=True))

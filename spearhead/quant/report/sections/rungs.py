@@ -1,4 +1,4 @@
-"""Rung by rung: each had to beat the one before."""
+"""Rung by rung: each had to beat the last one kept."""
 
 from spearhead.quant.report import formats
 from spearhead.quant.report.document import RecoveryReport
@@ -17,14 +17,14 @@ def rungs_section(report: RecoveryReport) -> Markup:
 def _plot(report: RecoveryReport) -> Markup:
     return figure(
         ladder_plot(report.rungs),
-        "A rung is kept only if it beats the one before on held-out sequences. Filled: kept. "
+        "A rung is kept only if it beats the last one kept on held-out sequences. Filled: kept. "
         "Hollow: dropped. Whisker: interval of the paired bootstrap.",
     )
 
 
 def _decisions(report: RecoveryReport) -> Markup:
     columns = [
-        Column("rung"), Column("bytes"), Column("held-out KL"), Column("against the rung before"),
+        Column("rung"), Column("bytes"), Column("held-out KL"), Column("against the last one kept"),
         Column("verdict", Kind.NAME), Column("why", Kind.PROSE),
     ]  # fmt: skip
     rows = [
