@@ -143,7 +143,7 @@ def _merged(value, kept, next_value, added):
     return tl.fma(value, tl.broadcast_to(kept, value.shape), next_value * added)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pieces", "window"])  # one compilation for every length
 def attend_piece(
     query,
     cache,
@@ -201,7 +201,7 @@ def attend_piece(
         tl.store(weighted_parts + places[:, None] * D + dims[None, :], weighted, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def attend_whole(
     query,
     cache,
@@ -259,7 +259,7 @@ def attend_whole(
     tl.store(output + (rows * H + heads)[:, None] * D + dims[None, :], value, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pieces", "window", "row_count"])
 def merge_pieces(
     largest_parts,
     total_parts,

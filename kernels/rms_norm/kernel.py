@@ -44,7 +44,7 @@ def _hidden(
     return value.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_count"])  # one compilation for every row count
 def rms_norm_kernel(
     x,
     residual,

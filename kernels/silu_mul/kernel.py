@@ -22,7 +22,7 @@ SMALL_BATCH = 64
 _PLAIN_COLUMNS = 1024  # a program without codes
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_count"])  # one compilation for every row count
 def silu_mul_kernel(
     gate_up,
     y,

@@ -1,0 +1,64 @@
+"""Norm with residual and codes beside its bound: ``python -m kernels.rms_norm.bench``.
+
+Gate first, then time by graph replays over inputs that rotate past the L2. The bound counts each byte of
+input, residual, sum, norm and A once, at the measured copy bandwidth; few rows cost what a launch costs. The
+last line is JSON.
+"""
+
+import argparse
+import json
+from functools import partial
+
+import torch
+
+from kernels.compensator.layout import Factors, GpuCompensator, pack_compensators
+from kernels.producer import code_workspace
+from kernels.rms_norm.kernel import launch
+from kernels.rms_norm.reference import rms_norm as reference
+from kernels.tuning.timing import copy_bytes_s, facts, rotation, time_calls
+
+WIDTHS = {"8b": 4096, "70b": 8192}
+ROWS = (1, 4, 16, 64, 512, 2048)
+RANK, PROJECTIONS, EPS = 16, 3, 1e-5
+BOUND = 2e-3  # float16, three roundings
+
+
+def compensator(columns: int) -> GpuCompensator:
+    """Gated, of three projections, as q, k and v have them."""
+    a = torch.randn(RANK, columns, device="cuda", dtype=torch.float16) * columns**-0.5
+    shapes = ((RANK, RANK), (RANK,), (RANK, RANK), (RANK,))
+    w1, b1, w2, b2 = (torch.randn(shape, device="cuda") for shape in shapes)
+    return pack_compensators([Factors(a=a, b=a[:, :1].T, gate=(w1, b1, w2, b2))] * PROJECTIONS, torch.float16)
+
+
+def main() -> None:
+    """Measures every width and row count, with and without codes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
+    bandwidth, results = copy_bytes_s(), []
+    print(f"copies at {bandwidth / 1e12:.2f} TB/s\nmodel  rows  plain us  codes us  bound us")
+    for rows in parser.parse_args().rows:
+        for name, columns in WIDTHS.items():
+            packed, weight = compensator(columns), torch.randn(columns, device="cuda", dtype=torch.float16)
+            workspace = code_workspace(rows, columns, packed.code_width, weight.device)
+            count = rotation(4 * rows * columns * 2)
+            inputs = [torch.randn(2, rows, columns, device="cuda", dtype=torch.float16) for _ in range(count)]
+            got = launch(inputs[0][0], weight, EPS, inputs[0][1], packed, workspace)
+            expected = reference(inputs[0][0], weight, EPS, inputs[0][1], packed)
+            assert got.codes is not None and expected.codes is not None
+            for mine, law in ((got.y.float(), expected.y.float()), (got.codes, expected.codes)):
+                if not (mine - law).norm() < BOUND * law.norm():
+                    raise SystemExit(f"wrong result at {rows} x {columns}")
+            plain = time_calls([partial(launch, x[0], weight, EPS, x[1]) for x in inputs])
+            coded = time_calls([partial(launch, x[0], weight, EPS, x[1], packed, workspace) for x in inputs])
+            bound_us = (4 * rows * columns * 2 + packed.a.nbytes) / bandwidth * 1e6
+            results.append(
+                [name, rows, plain.median_us, plain.p90_us, coded.median_us, coded.p90_us, bound_us]
+            )
+            print(f"{name:5}{rows:6}{plain.median_us:10.1f}{coded.median_us:10.1f}{bound_us:10.1f}")
+    headings = ["model", "rows", "plain_us", "plain_p90_us", "codes_us", "codes_p90_us", "bound_us"]
+    print(json.dumps({"benchmark": "kernels.rms_norm", **facts(), "columns": headings, "rows": results}))
+
+
+if __name__ == "__main__":
+    main()

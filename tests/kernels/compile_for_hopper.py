@@ -1,0 +1,99 @@
+"""Compiles kernels for sm_90 and prints facts as JSON; run by test_compile.py, needs no GPU.
+
+Argument: JSON list of ``[module, kernel, constants, warps, stages]``.
+"""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, ".")
+
+# What is not listed here is a float32 pointer.
+TYPES = {
+    **dict.fromkeys(
+        [
+            "x",
+            "residual",
+            "weight",
+            "y",
+            "hidden",
+            "a",
+            "gate_up",
+            "qkv",
+            "cache",
+            "q_norm",
+            "k_norm",
+            "query",
+            "output",
+        ],
+        "*fp16",
+    ),
+    **dict.fromkeys(
+        ["arrivals", "gated", "page_table", "row_starts", "lengths", "best_id", "top_k", "bins", "last_bin"],
+        "*i32",
+    ),
+    **dict.fromkeys(["list_ids", "list_sizes", "cut_depth", "cut_id", "score_ids"], "*i32"),
+    **dict.fromkeys(["positions", "slots", "seeds", "mass", "kept_mass"], "*i64"),
+    "top_p": "*fp64",
+    **dict.fromkeys(["eps", "scale"], "fp32"),
+    **dict.fromkeys(["row_count", "x_stride", "residual_stride", "row_stride", "qkv_stride"], "i32"),
+    **dict.fromkeys(["query_stride", "page_stride", "window", "pieces"], "i32"),
+}
+
+
+def main() -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    if not tool.exists():
+        print(json.dumps("no backend"))
+        return
+    outcomes = []
+    for module, name, constants, warps, stages in json.loads(sys.argv[1]):
+        kernel = getattr(importlib.import_module(module), name)
+        names = list(kernel.arg_names)
+        signature = {n: "constexpr" if n in constants else TYPES.get(n, "*fp32") for n in names}
+        aligned = [n for n, kind in signature.items() if kind.startswith("*") or n.endswith("stride")]
+        source = ASTSource(
+            fn=kernel,
+            signature=signature,
+            constexprs={(names.index(n),): value for n, value in constants.items()},
+            attrs={(names.index(n),): [["tt.divisibility", 16]] for n in aligned},
+        )
+        options = {"num_warps": warps, "num_stages": stages}
+        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        outcomes.append(facts(tool, compiled.asm["cubin"]))
+    print(json.dumps(outcomes))
+
+
+def facts(tool: Path, cubin: bytes) -> dict[str, int]:
+    """Registers, stack, and how often the instructions occur that decide on speed and order."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage, code = (
+            subprocess.run([str(tool), option, file.name], capture_output=True, text=True, check=True)
+            for option in ("-res-usage", "-sass")
+        )
+    registers, stack = map(int, re.search(r"REG:(\d+) STACK:(\d+)", usage.stdout + usage.stderr).groups())
+    patterns = {
+        "wgmma": r"\bHGMMA\.",
+        "mma_sync": r"\bHMMA\.",
+        "local_memory": r"\b(?:LDL|STL)\b",
+        "fences": r"\bFENCE\.VIEW\.ASYNC",
+        "wide_loads": r"\b(?:LDG|LDGSTS)\.E\.(?:[A-Z0-9.]*\.)?128\b",
+        "fast_logarithms": r"\bMUFU\.LG2\b",
+    }
+    counts = {name: len(re.findall(pattern, code.stdout)) for name, pattern in patterns.items()}
+    return {"registers": registers, "stack_bytes": stack, **counts}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Kernels compile for Hopper as they are meant to: no spills, tensor cores where expected, wide loads."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+CODES = {"SEGMENTS": 3, "R": 16, "BLOCK_W": 64, "H": 16, "SLICES": 8, "GATED": True}
+NORM = {"K": 4096, "HAS_RESIDUAL": True, **CODES}
+ATTENTION = {"H": 64, "KV": 8, "D": 128, "BLOCK_D": 128, "PAGE_SIZE": 16, "PIECE": 256, "BLOCK_KEYS": 64}
+BLOCKS = {"V": 151_936, "BLOCK": 4096}
+KERNELS = {
+    "norm, one row": (
+        "rms_norm.kernel",
+        "rms_norm_kernel",
+        NORM | {"TILE_ROWS": 1, "BLOCK_K": 4096, "BLOCK_C": 128, "SLICE": 512, "BLOCK_H": 16},
+        8,
+        3,
+    ),
+    "silu, sixteen rows": (
+        "silu_mul.kernel",
+        "silu_mul_kernel",
+        CODES
+        | {"K": 14336, "TILE_ROWS": 16, "BLOCK_C": 64, "SLICE": 512, "BLOCK_H": 16}
+        | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 28},
+        4,
+        3,
+    ),
+    "rope": (
+        "rope_and_cache.kernel",
+        "rope_and_cache_kernel",
+        {"H": 32, "KV": 8, "D": 128, "HALF": 64, "HEADS": 8, "HAS_Q_NORM": True, "HAS_K_NORM": True},
+        4,
+        3,
+    ),
+    "attention, small tile": (
+        "paged_attention.kernel",
+        "attend_piece",
+        ATTENTION | {"TILE_ROWS": 32, "FENCE": False},
+        4,
+        3,
+    ),
+    "attention, large tile": (
+        "paged_attention.kernel",
+        "attend_whole",
+        ATTENTION | {"TILE_ROWS": 64, "FENCE": True},
+        8,
+        3,
+    ),
+    "histogram": ("sample.filters", "histogram", BLOCKS | {"STEPS": 8}, 8, 3),
+    "cut": ("sample.filters", "select", {"V": 151_936}, 8, 3),
+    "draw": ("sample.draw", "draw", BLOCKS, 8, 3),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, dict[str, int]]:
+    """Facts of each kernel, compiled in a process without the interpreter."""
+    work = [[f"kernels.{module}", *rest] for module, *rest in KERNELS.values()]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("compile_for_hopper.py"), json.dumps(work)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads(done.stdout.splitlines()[-1])
+    if outcomes == "no backend":
+        pytest.skip("this Triton has no compiler for NVIDIA GPUs")
+    return dict(zip(KERNELS, outcomes, strict=True))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_registers_suffice(compiled, name):
+    assert (compiled[name]["local_memory"], compiled[name]["stack_bytes"]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["norm, one row", "rope", "histogram", "draw"])
+def test_loads_take_sixteen_bytes(compiled, name):
+    assert compiled[name]["wide_loads"] > 0
+
+
+@pytest.mark.parametrize("name", ["silu, sixteen rows", "attention, small tile"])
+def test_few_rows_take_small_tensor_core_steps(compiled, name):
+    assert compiled[name]["mma_sync"] > 0 and compiled[name]["wgmma"] == 0
+
+
+def test_many_rows_take_large_steps_behind_a_fence(compiled):
+    facts = compiled["attention, large tile"]
+    assert facts["wgmma"] > 0 and facts["fences"] > 0
+
+
+def test_noise_takes_exact_logarithms(compiled):
+    # The fast one loses every digit near 1, where the largest noise comes from.
+    assert compiled["draw"]["fast_logarithms"] == 0
