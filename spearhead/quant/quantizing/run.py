@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,14 +25,19 @@ from spearhead.quant.artefact import (
 from spearhead.quant.decoder import LayerTensors
 from spearhead.quant.layer_pass import LayerVisit, visit_layers
 from spearhead.quant.layers import StreamedLayers
-from spearhead.quant.quantizing.checks import artefact_bytes, check_room
+from spearhead.quant.quantizing.checks import artefact_bytes, check_places, check_room
 from spearhead.quant.quantizing.layer import LayerQuantizer
 from spearhead.quant.quantizing.notes import fused_apart, too_few_tokens
 from spearhead.quant.quantizing.progress import Meter, OnProgress
 from spearhead.quant.quantizing.report import QuantizationReport, module_reports
 from spearhead.quant.quantizing.settings import RunSettings
 from spearhead.quant.quantizing.shards import join_files, join_parts
-from spearhead.quant.quantizing.work_folder import WorkFolder, explained_write_errors, open_work_folder
+from spearhead.quant.quantizing.work_folder import (
+    WorkFolder,
+    explained_write_errors,
+    fresh_folder,
+    open_work_folder,
+)
 from spearhead.quant.recipe import Choices, QuantizationRecipe
 from spearhead.quant.sequences import TokenBatch, batches
 
@@ -194,15 +198,11 @@ class QuantizationRun:
 
     def _assemble(self, work: WorkFolder) -> QuantizationReport:
         folder = self._output.parent / f".{self._output.name}.assembling"
-        try:
-            with explained_write_errors(self._output.parent):
-                shutil.rmtree(folder, ignore_errors=True)
-                (folder / "spear").mkdir(parents=True)
-                report = self._write_artefact(work, folder)
-                os.rename(folder, self._output)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        with explained_write_errors(self._output.parent), fresh_folder(folder):
+            (folder / "spear").mkdir()
+            report = self._write_artefact(work, folder)
+            check_places(self._output, work.path)  # another run may have been faster
+            os.rename(folder, self._output)
         return report
 
     def _write_artefact(self, work: WorkFolder, folder: Path) -> QuantizationReport:

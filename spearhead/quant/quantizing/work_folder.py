@@ -4,6 +4,7 @@
     <part>.safetensors           tensors of the artefact: embedding, layer-00000, …, head
     <part>.json                  their module reports
     stream-<layer>-<batch>.bin   the residual stream before the next layer
+    spearhead-quantize.lock      held while a run lasts, and the sign that the folder is ours to empty
 
 Every file is written beside its place and renamed into it. A layer counts once the residual stream behind it
 is complete; a kill costs at most one layer.
@@ -26,7 +27,7 @@ from torch import Tensor
 from spearhead.errors import ConfigError
 from spearhead.model.checkpoint.tensor_files import read_json
 
-_RUN, _LOCK, _NEXT = "run.json", "lock", "next_layer"
+_RUN, _LOCK, _NEXT = "run.json", "spearhead-quantize.lock", "next_layer"
 
 
 class WorkFolder:
@@ -147,15 +148,42 @@ def open_work_folder(path: Path, identity: Mapping[str, Any], *, restart: bool) 
     with explained_write_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     with (path / _LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{path} is used by another run; wait for it, or choose another folder"
-            ) from None
+        _lock(lock.fileno(), path)
         if restart:
             _empty(path)
         yield WorkFolder(path, identity)
+
+
+@contextmanager
+def fresh_folder(path: Path) -> Iterator[None]:
+    """Makes an empty folder for this process alone; on failure it goes.
+
+    Args:
+        path: In a folder that exists. What an interrupted run left there is removed.
+
+    Raises:
+        ConfigError: Another process fills it.
+    """
+    path.mkdir(exist_ok=True)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        _lock(handle, path)
+        try:
+            _empty(path)
+            yield
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, path: Path) -> None:
+    """Until the handle is closed, or its process ends however it may."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"{path} is used by another run; wait for it, or choose another folder") from None
 
 
 @contextmanager
@@ -181,5 +209,7 @@ def _stream_name(layer: int, batch: int) -> str:
 
 def _empty(path: Path) -> None:
     for entry in path.iterdir():
-        if entry.name != _LOCK:
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != _LOCK:
             entry.unlink()

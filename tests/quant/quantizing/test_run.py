@@ -1,3 +1,4 @@
+import fcntl
 import os
 import resource
 import signal
@@ -146,6 +147,21 @@ def test_a_work_folder_around_or_in_the_output_is_refused_at_once(
     with pytest.raises(ConfigError, match=message):
         quantize_checkpoint(source, place / output, RTN, settings=RunSettings(work=place / work))
     assert not place.exists()
+
+
+def test_two_runs_never_assemble_one_artefact_together(tiny_checkpoint: Factory, tmp_path: Path) -> None:
+    source, place = str(tiny_checkpoint("llama")), tmp_path / "out" / ".w4.assembling"
+    (place / "spear").mkdir(parents=True)
+    (place / "spear" / "theirs.json").write_text("{}")
+    other = os.open(place, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(ConfigError, match="assembling is used by another run"):
+        quantize_checkpoint(source, tmp_path / "out" / "w4", RTN)
+    assert [path.name for path in (place / "spear").iterdir()] == ["theirs.json"]
+    os.close(other)  # as when that process was killed
+    quantize_checkpoint(source, tmp_path / "out" / "w4", RTN)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["w4"]
+    assert not (tmp_path / "out" / "w4" / "spear" / "theirs.json").exists()
 
 
 def test_a_chosen_work_folder_is_used_and_removed(tiny_checkpoint: Factory, tmp_path: Path) -> None:

@@ -43,14 +43,15 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_with_other_files_is_refused_and_untouched(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("mine")
+@pytest.mark.parametrize("name", ["thesis.txt", "lock"])
+def test_a_folder_with_other_files_is_refused_and_untouched(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
     with (
         pytest.raises(ConfigError, match="holds other files"),
         open_work_folder(tmp_path, IDENTITY, restart=True),
     ):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_file_is_no_work_folder(tmp_path: Path) -> None:
