@@ -72,7 +72,10 @@ class Paths:
         self._peers: dict[str, list[Callable[[Tensor], Tensor]]] = {}
         if peers is not None and weight.group_size in (0, 128):
             for name, make in (("marlin", peers.marlin), ("machete", peers.machete)):
-                self._peers[name] = [make(weight, product.dtype) for weight in product.weights]
+                try:
+                    self._peers[name] = [make(copy, product.dtype) for copy in product.weights]
+                except RuntimeError as error:
+                    print(f"{name} refuses this product: {error}")
 
     def of(self, x: Tensor) -> dict[str, tuple[PathOf, Tensor | None]]:
         """Each path that takes this many rows, with the codes that it is given."""

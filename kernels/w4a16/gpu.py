@@ -89,7 +89,7 @@ def launch(
         codes,
         None if compensator is None else compensator.bounds,
         y,
-        workspace.partials(tiles * split * tile.rows * tile.outputs),
+        workspace.partials(split * rows * padded if split > 1 else 0),
         workspace.counters(tiles),
         rows,
         weight.out_features,

@@ -235,7 +235,7 @@ def w4a16_kernel(
     """``y = x Wᵀ + bias + zg Bᵀ`` on the grid ``(ceil(M / BM), NP / BN, SPLIT)``.
 
     x (M, K); words, scales (groups, NP), bias (NP,) as packed; b (NP, R); zg float32 (M, S R); bounds int32
-    (SLOTS + 1,), SLOTS a power of two; y (M, N); partials float32 (SPLIT, NP, ceil(M / BM) BM); arrivals
+    (SLOTS + 1,), SLOTS a power of two; y (M, N); partials float32 (SPLIT, M, NP); arrivals
     int32, zero before and after.
     G = 0: per channel. R = 0: no compensator.
     """
@@ -274,18 +274,19 @@ def w4a16_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     complete = True
     if SPLIT > 1:
-        width = tl.num_programs(0) * BM
-        places = outputs.to(tl.int64)[:, None] * width + rows[None, :]
-        tl.store(partials + (part * NP).to(tl.int64) * width + places, sums)
+        # Only the rows that exist: with few of them, padding would be most of what is written.
+        live = rows[None, :] < M
+        places = rows.to(tl.int64)[None, :] * NP + outputs[:, None]
+        stride = tl.cast(M, tl.int64) * NP
+        tl.store(partials + part * stride + places, sums, mask=live)
         tl.debug_barrier()  # Triton 3.6 puts none before an atomic that releases
         counter = arrivals + output_tile * tl.num_programs(0) + row_tile
         complete = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == SPLIT - 1
         if complete:
             sums = tl.zeros((BN, BM), tl.float32)
             for each in tl.static_range(SPLIT):
-                sums += tl.load(
-                    partials + tl.cast(each * NP, tl.int64) * width + places, cache_modifier=".cg"
-                )
+                at = partials + each * stride + places
+                sums += tl.load(at, mask=live, other=0.0, cache_modifier=".cg")
             tl.store(counter, 0)
     if complete:
         if HAS_BIAS:

@@ -56,13 +56,14 @@ def single_launch_kernel(
         first, last = part * chunks // SPLIT, (part + 1) * chunks // SPLIT
         sums = sum_chunks(x, words, scales, rows, outputs, first_output, first, last, M, NP, K,
                           BM, BN, G, EVEN_K, ASM, FENCE)  # fmt: skip
-        tl.store(partials + (part * NP + outputs).to(tl.int64)[:, None] * BM + rows[None, :], sums)
+        live = rows[None, :] < M
+        at = partials + rows[None, :] * NP + outputs[:, None]
+        tl.store(at + part * M * NP, sums, mask=live)
         tl.debug_barrier()
         if tl.atomic_add(counters + 2 + tile, 1, sem="acq_rel", scope="gpu") == SPLIT - 1:
             sums = tl.zeros((BN, BM), tl.float32)
             for each in tl.static_range(SPLIT):
-                at = (each * NP + outputs).to(tl.int64)[:, None] * BM + rows[None, :]
-                sums += tl.load(partials + at, cache_modifier=".cg")
+                sums += tl.load(at + each * M * NP, mask=live, other=0.0, cache_modifier=".cg")
             tl.store(counters + 2 + tile, 0)
             while tl.atomic_add(counters, 0, sem="acquire", scope="gpu") < SLICES:
                 pass
