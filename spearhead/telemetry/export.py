@@ -51,11 +51,6 @@ class BoundedSpanProcessor(SpanProcessor):
         """Spans that wait to be exported."""
         return self._queued
 
-    @property
-    def closed(self) -> bool:
-        """Nothing is queued any more."""
-        return self._closed
-
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Nothing to do: only ended spans are exported."""
 

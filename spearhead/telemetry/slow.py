@@ -69,7 +69,8 @@ class SlowTraceKeeper(SpanProcessor):
         self._requests: dict[int, list[ReadableSpan]] = {}
         self._request_span_count = 0
         self._max_held = max_held
-        self._kept: queue.SimpleQueue[list[ReadableSpan] | None] = queue.SimpleQueue()
+        self._kept: queue.SimpleQueue[_Kept | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._send, daemon=True, name="slow-traces")
         self._thread.start()
 
@@ -84,7 +85,7 @@ class SlowTraceKeeper(SpanProcessor):
             parts = self._requests.pop(span.context.span_id, [])
             self._request_span_count -= len(parts)
             if self._rule.keeps(span):
-                self._kept.put([*parts, *self._around(span), span])
+                self._kept.put(_Kept(request=span, parts=parts, steps=tuple(self._steps)))
         elif (
             span.parent is not None
             and not span.parent.is_remote
@@ -97,7 +98,8 @@ class SlowTraceKeeper(SpanProcessor):
             self._steps.append(span)
 
     def shutdown(self) -> None:
-        """Sends on what was decided about."""
+        """Sends on what was decided about, without waiting for an exporter that does not keep up."""
+        self._closing.set()
         self._kept.put(None)
         self._thread.join()
 
@@ -105,29 +107,51 @@ class SlowTraceKeeper(SpanProcessor):
         """Nothing waits here that has been decided about for long."""
         return True
 
-    def _around(self, request: ReadableSpan) -> list[ReadableSpan]:
-        """The steps in the time of a request: those without it explain it too."""
-        start_ns, end_ns = request.start_time or 0, request.end_time or 0
-        chosen = [s for s in self._steps if (s.start_time or 0) < end_ns and (s.end_time or 0) > start_ns]
-        if chosen:
-            sent = {id(span) for span in chosen}
-            self._steps = deque((s for s in self._steps if id(s) not in sent), maxlen=self._max_held)
-        return chosen
-
     def _send(self) -> None:
-        while (spans := self._kept.get()) is not None:
+        sent: set[int] = set()
+        while (kept := self._kept.get()) is not None:
+            around = [span for span in kept.around() if _span_id(span) not in sent]
+            # Steps are shared by requests; those that no later snapshot can hold need no memory of them.
+            held = {_span_id(span) for span in kept.steps}
+            sent = (sent & held) | {_span_id(span) for span in around}
+            spans = [*kept.parts, *around, kept.request]
             for start in range(0, len(spans), _PART):
-                for processor in self._processors:
-                    while processor.queued > MAX_QUEUED_SPANS // 2 and not processor.closed:
-                        time.sleep(_PAUSE_S)
-                    for span in spans[start : start + _PART]:
-                        processor.on_end(_as_sampled(span))
+                self._send_some(spans[start : start + _PART])
+
+    def _send_some(self, spans: Sequence[ReadableSpan]) -> None:
+        sampled = [_as_sampled(span) for span in spans]
+        for processor in self._processors:
+            while processor.queued > MAX_QUEUED_SPANS // 2 and not self._closing.is_set():
                 time.sleep(_PAUSE_S)
+            for span in sampled:
+                processor.on_end(span)
+        if not self._closing.is_set():
+            time.sleep(_PAUSE_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A slow request, its parts, and the steps that were held when it ended."""
+
+    request: ReadableSpan
+    parts: Sequence[ReadableSpan]
+    steps: Sequence[ReadableSpan]
+
+    def around(self) -> list[ReadableSpan]:
+        """The steps in its time: those without it explain it too."""
+        start_ns, end_ns = self.request.start_time or 0, self.request.end_time or 0
+        return [s for s in self.steps if (s.start_time or 0) < end_ns and (s.end_time or 0) > start_ns]
+
+
+def _span_id(span: ReadableSpan) -> int:
+    context: SpanContext | None = span.get_span_context()
+    assert context is not None  # every span of the SDK has one
+    return context.span_id
 
 
 def _as_sampled(span: ReadableSpan) -> ReadableSpan:
-    context = span.get_span_context()
-    assert context is not None  # every span of the SDK has one
+    context = span.context
+    assert context is not None
     sampled = SpanContext(
         context.trace_id,
         context.span_id,

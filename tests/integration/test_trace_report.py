@@ -61,9 +61,9 @@ async def finish(stream):
 async def test_a_large_prompt_of_somebody_else_is_named_with_its_owner(real_stack, traced):
     telemetries, report = traced
     async with real_stack(policy=POLICY, telemetries=telemetries) as stack:
-        stream = stack.client.generate(**options("victim", 300))
+        stream = stack.client.generate(**options("victim", 200))
         await started(stream)
-        await asyncio.gather(finish(stream), stack.client.generate_text(**options("culprit", 1, length=700)))
+        await asyncio.gather(finish(stream), stack.client.generate_text(**options("culprit", 1, length=500)))
         await stack.idle()
     hit = [g for g in gaps_of(report(), "victim") if "culprit" in g.note(Cause.PREFILL_OF_OTHERS)]
     assert hit
@@ -73,7 +73,7 @@ async def test_a_worker_that_is_replaced_is_named_although_its_own_spans_are_los
     telemetries, report = traced
     kept = {name: telemetry for name, telemetry in telemetries.items() if name != "verify"}
     async with real_stack(policy=POLICY, telemetries=kept) as stack:
-        stream = stack.client.generate(**options("victim", 300))
+        stream = stack.client.generate(**options("victim", 200))
         await started(stream)
         await stack.verify.kill()
         await stack.verify.restart()
@@ -108,3 +108,22 @@ async def test_nothing_of_a_request_is_unattributed_when_everything_is_recorded(
     assert len(gaps) > 1
     unattributed = sum(gap.parts.get(Cause.UNATTRIBUTED, 0) for gap in gaps)
     assert unattributed < 0.01 * sum(gap.duration_ns for gap in gaps)
+
+
+async def test_a_slow_request_that_was_not_sampled_is_explained_by_the_schedulers_file_alone(
+    real_stack, tmp_path
+):
+    path = tmp_path / "scheduler.jsonl"
+    config = TelemetryConfig(
+        trace_file=path, sample_ratio=0.0, keep_slow_ttft_ms=1e-6, keep_slow_itl_ms=1e9, log_level="error"
+    )
+    telemetry = Telemetry.start("scheduler_service", config)
+    async with real_stack(policy=POLICY, telemetries={"scheduler": telemetry}) as stack:
+        await stack.client.generate_text(**options("slow", 40))
+        await stack.idle()
+    telemetry.shutdown()
+    found = build_report(read_traces([path]))
+    gaps = gaps_of(found, "slow")
+    assert sum(gap.round.emitted for gap in gaps) == 40
+    assert all(Cause.VERIFY in gap.parts for gap in gaps[1:])
+    assert not any("missing" in warning for warning in found.warnings)

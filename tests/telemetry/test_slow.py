@@ -1,3 +1,6 @@
+import threading
+from collections import Counter
+
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -24,18 +27,31 @@ class Kept(SpanExporter):
         pass
 
 
+class Gate(Kept):
+    """Takes nothing until it is opened."""
+
+    def __init__(self):
+        super().__init__()
+        self.opened = threading.Event()
+
+    def export(self, spans):
+        assert self.opened.wait(20.0)
+        return super().export(spans)
+
+
 class Recorder:
     """A scheduler that samples nothing and keeps what is slow."""
 
-    def __init__(self, **options):
-        self.kept = Kept()
-        self.losses = []
-        bounded = BoundedSpanProcessor(
-            self.kept, name="kept", count_dropped=lambda reason, count: self.losses.append((reason, count))
-        )
-        keeper = SlowTraceKeeper(RULE, [bounded], **options)
-        self.provider = make_provider("test", 0.0, [keeper, bounded], record_all=True)
+    def __init__(self, kept=None, **options):
+        self.kept = kept or Kept()
+        self.losses = Counter()
+        bounded = BoundedSpanProcessor(self.kept, name="kept", count_dropped=self._lost)
+        self.keeper = SlowTraceKeeper(RULE, [bounded], **options)
+        self.provider = make_provider("test", 0.0, [self.keeper, bounded], record_all=True)
         self.tracer = self.provider.get_tracer("test")
+
+    def _lost(self, reason, count):
+        self.losses[reason] += count
 
     def request(self, name, *, gap_ms=1.0, ttft_s=0.01, start_ns=0, end_ns=100, error=False):
         root = self.tracer.start_span(name, context=Context(), kind=SpanKind.SERVER, start_time=start_ns)
@@ -90,10 +106,22 @@ def test_memory_is_bounded_by_forgetting_the_oldest_steps():
     assert recorder.exported() == ["decode", "step 7", "step 8", "step 9", "slow"]
 
 
+def test_a_collector_that_takes_nothing_does_not_hold_up_the_end():
+    gate = Gate()
+    recorder = Recorder(gate, max_held=20_000)
+    for number in range(12_000):
+        recorder.step("engine.step", number, number + 1)
+    recorder.request("slow", gap_ms=99.0, start_ns=0, end_ns=12_000)
+    recorder.keeper.shutdown()
+    assert recorder.losses["queue_full"] > 0
+    gate.opened.set()
+    recorder.provider.shutdown()
+
+
 def test_more_spans_than_the_export_queue_holds_are_kept_without_loss():
     recorder = Recorder(max_held=20_000)
     for number in range(12_000):
         recorder.step("engine.step", number, number + 1)
     recorder.request("slow", gap_ms=99.0, start_ns=0, end_ns=12_000)
     assert len(recorder.exported()) == 12_002
-    assert recorder.losses == []
+    assert recorder.losses == {}
