@@ -1,7 +1,6 @@
 """What the tuner tries: few candidates, since each costs one or two seconds of compilation."""
 
-from kernels.w4a16.layout import TILE_INPUTS
-from kernels.w4a16.plan import MAX_SPLIT, Tile, default_split
+from kernels.w4a16.plan import Tile, default_split, possible_splits
 
 ROW_LIMITS = (16, 32, 64, 128)
 """Row counts at which tiles change; each is tuned at its limit, the first one also at a single row."""
@@ -33,5 +32,4 @@ def tiles(rows: int, padded_outputs: int, *, overlap: bool) -> list[Tile]:
 def splits(padded_outputs: int, in_features: int, multiprocessors: int) -> list[int]:
     """The default SPLIT, half and twice it, as far as K allows."""
     default = default_split(padded_outputs, in_features, multiprocessors)
-    limit = min(MAX_SPLIT, -(-in_features // TILE_INPUTS))
-    return sorted({max(1, default // 2), default, min(limit, default * 2)})
+    return [split for split in possible_splits(in_features) if split in (default // 2, default, default * 2)]

@@ -73,8 +73,14 @@ def launch_rows(rows: int, split: int, padded_outputs: int, tile: Tile) -> int:
     return min(rows, max(fitting, tile.rows))
 
 
+def possible_splits(in_features: int) -> list[int]:
+    """Powers of two up to the chunks of K: few compilations, and parts of equal length for most K."""
+    limit = min(MAX_SPLIT, -(-in_features // TILE_INPUTS))
+    return [1 << power for power in range(limit.bit_length())]
+
+
 def default_split(padded_outputs: int, in_features: int, multiprocessors: int) -> int:
-    """The smallest SPLIT that gives every multiprocessor two programs and few of them a third wave alone.
+    """The smallest SPLIT with programs for every multiprocessor and few of them in a wave of their own.
 
     Args:
         padded_outputs: N, a multiple of 64.
@@ -82,14 +88,16 @@ def default_split(padded_outputs: int, in_features: int, multiprocessors: int) -
         multiprocessors: Of the GPU.
     """
     tiles = padded_outputs // _widest(padded_outputs, 128)
-    candidates = range(1, min(MAX_SPLIT, -(-in_features // TILE_INPUTS)) + 1)
+    candidates = possible_splits(in_features)
 
     def balance(split: int) -> float:
         waves = tiles * split / multiprocessors
         return waves / -(-tiles * split // multiprocessors)
 
-    enough = [split for split in candidates if tiles * split >= 2 * multiprocessors]
-    return next((split for split in enough if balance(split) >= 0.9), max(enough or candidates, key=balance))
+    enough = [split for split in candidates if 2 * tiles * split >= 3 * multiprocessors]
+    if not enough:
+        return candidates[-1]
+    return next((split for split in enough if balance(split) >= 0.9), max(enough, key=balance))
 
 
 def default_plan(padded_outputs: int, in_features: int, multiprocessors: int) -> LayerPlan:
