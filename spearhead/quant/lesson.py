@@ -58,19 +58,24 @@ def prepare_lesson(
     """
     place = store or source.device
     rotary = Rotary.build(source.config, token_ids.shape[1], source.device)
+    shape = (*token_ids.shape, source.config.hidden_size)
+    # One tensor from the first layer to the last: hidden states are most of what a calibration keeps.
+    hidden = torch.empty(shape, dtype=source.dtype, device=place)
+    parts = [slice(start, start + batch_size) for start in range(0, len(token_ids), batch_size)]
     with torch.no_grad():
-        parts = torch.split(token_ids, batch_size)
-        stream = [source.embedding[part.to(source.device)].to(place) for part in parts]
+        for rows in parts:
+            hidden[rows] = source.embedding[token_ids[rows].to(source.device)]
         for index in range(source.config.layer_count):
             tensors = source.layer(index)
-            for number, hidden in enumerate(stream):
-                after = layer_forward(source.config, index, tensors, hidden.to(source.device), rotary)
-                stream[number] = after.to(place)
-        normed = [
-            rms_norm(hidden.to(source.device), source.final_norm, source.config.rms_norm_eps).to(place)
-            for hidden in stream
-        ]
-    return Lesson(token_ids=token_ids.to(place), weight=weight.float().to(place), teacher=torch.cat(normed))
+            for rows in parts:
+                hidden[rows] = layer_forward(
+                    source.config, index, tensors, hidden[rows].to(source.device), rotary
+                )
+        for rows in parts:
+            hidden[rows] = rms_norm(
+                hidden[rows].to(source.device), source.final_norm, source.config.rms_norm_eps
+            )
+    return Lesson(token_ids=token_ids.to(place), weight=weight.float().to(place), teacher=hidden)
 
 
 def token_weights(document_starts: Tensor, skip_first: int) -> Tensor:
