@@ -48,6 +48,8 @@ class FolderCheckpoint:
         self.shapes: Mapping[str, tuple[int, ...]] = self._files.shapes
         try:
             check_shapes(self.config, self.shapes, str(path))
+            for name in expected_shapes(self.config):
+                self._files.float_dtype(name)
             self.weight_dtype = self._files.float_dtype(layer_name(0, "self_attn.q_proj.weight"))
         except BaseException:
             self._files.close()
@@ -71,7 +73,6 @@ class FolderCheckpoint:
 
     def tensor(self, name: str) -> Tensor:
         """One tensor, as stored."""
-        self._files.float_dtype(name)
         return self._files.tensor(name)
 
     def quantized_weight(self, module: str) -> None:

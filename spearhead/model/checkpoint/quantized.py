@@ -16,7 +16,7 @@ from spearhead.model.checkpoint.compensators import CompensatorSet, find_compens
 from spearhead.model.checkpoint.folder import read_generation_config
 from spearhead.model.checkpoint.gptq import GptqReader
 from spearhead.model.checkpoint.hub import is_hub_id
-from spearhead.model.checkpoint.layout import check_shapes, linear_modules
+from spearhead.model.checkpoint.layout import check_shapes, expected_shapes, linear_modules
 from spearhead.model.checkpoint.module_reader import ModuleReader
 from spearhead.model.checkpoint.pack_quantized import PackQuantizedReader
 from spearhead.model.checkpoint.source import FullPrecisionSource
@@ -62,10 +62,16 @@ class QuantizedCheckpoint:
             self.quantization = str(self._spear.get("quantization", self._reader.description))
             self.shapes = self._reader.shapes
             check_shapes(self.config, self.shapes, str(path))
+            self._check_dense()
             self.compensators = self._load_compensators()
         except BaseException:
             self._files.close()
             raise
+
+    def _check_dense(self) -> None:
+        for name in expected_shapes(self.config):
+            if name.removesuffix(".weight") not in self._reader.input_groups:
+                self._files.float_dtype(name)
 
     def _load_compensators(self) -> CompensatorSet | None:
         file = find_compensators(self.path, self._spear.get("ec_file"))
@@ -137,7 +143,6 @@ class QuantizedCheckpoint:
         weight = self.quantized_weight(name.removesuffix(".weight")) if name.endswith(".weight") else None
         if weight is not None:
             return weight.dequantize()
-        self._files.float_dtype(name)
         return self._files.tensor(name)
 
     def quantized_weight(self, module: str) -> QuantizedWeight | None:

@@ -147,7 +147,8 @@ def open_work_folder(path: Path, identity: Mapping[str, Any], *, restart: bool) 
         raise ConfigError(f"{path} holds other files; choose an empty folder for --work")
     with explained_write_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-    with (path / _LOCK).open("w") as lock:
+        lock = (path / _LOCK).open("w")
+    with lock:
         _lock(lock.fileno(), path)
         if restart:
             _empty(path)

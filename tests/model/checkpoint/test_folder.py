@@ -160,9 +160,10 @@ def test_stored_rotary_frequencies_and_a_repeated_tied_head_are_harmless(tiny_ch
     assert open_checkpoint(str(folder)).config.tie_word_embeddings
 
 
-def test_eight_bit_floats_are_refused_by_name(tiny_checkpoint: Factory) -> None:
+@pytest.mark.parametrize("part", ["layers.0.self_attn.q_proj", "layers.1.mlp.down_proj", "embed_tokens"])
+def test_eight_bit_floats_are_refused_by_name(tiny_checkpoint: Factory, part: str) -> None:
     folder = tiny_checkpoint("llama")
-    name = "model.layers.0.self_attn.q_proj.weight"
+    name = f"model.{part}.weight"
     change_tensors(folder, lambda t: t.update({name: t[name].to(torch.float8_e4m3fn)}))
     with pytest.raises(CheckpointError, match=rf"tensor {name} is of type F8_E4M3; supported are float16"):
         open_checkpoint(str(folder))

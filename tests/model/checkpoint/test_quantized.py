@@ -261,3 +261,11 @@ def test_a_source_that_is_no_name_is_refused(artefact: Path) -> None:
     edit_config(artefact, lambda config: config["spear"].update(full_precision=5))
     with pytest.raises(CheckpointError, match=r"spear\.full_precision in config\.json is 5; a path"):
         open_checkpoint(str(artefact)).variants  # noqa: B018 (looks it up)
+
+
+def test_a_dense_tensor_of_another_type_is_named_when_opening(artefact: Path) -> None:
+    name = "model.layers.1.input_layernorm.weight"
+    eight = torch.float8_e4m3fn
+    edit_tensors(artefact / "model.safetensors", lambda t: t.update({name: t[name].to(eight)}))
+    with pytest.raises(CheckpointError, match=f"tensor {name} is of type F8_E4M3"):
+        open_checkpoint(str(artefact))

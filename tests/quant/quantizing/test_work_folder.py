@@ -86,3 +86,12 @@ def test_a_failed_write_leaves_no_half_file_and_says_what_to_do(tmp_path: Path) 
         with pytest.raises(ConfigError, match=r"cannot be written \(\d+ MB are free there\).*same command"):
             work.write_tensors("layer", {"a": torch.ones(1)})
         assert not list(work.path.glob("*.unfinished"))
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "spearhead-quantize.lock").mkdir()
+    with (
+        pytest.raises(ConfigError, match=r"cannot be written"),
+        open_work_folder(tmp_path, IDENTITY, restart=False),
+    ):
+        pass
