@@ -92,7 +92,8 @@ def random_modules(
     rank = largest_common_rank(chosen, config)
     left = config.budget_bytes - common_bytes(chosen, rank, config)
     start = common_ranks(chosen, rank, config)
-    ranks, _ = spend(chosen, start, shares.shares, energy_curves, config, left)
+    scores = module_scores(modules, shares, config)
+    ranks, _ = spend(chosen, start, scores, energy_curves, config, left)
     reasons = _reasons(modules, ranks, f"drawn by lot with seed {seed}")
     return conclude(
         modules, config, ranks, reasons, selected_count=len(chosen), common_rank=rank, damage=shares

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -82,6 +83,17 @@ def test_random_modules_depend_on_the_seed_alone_and_spend_the_budget() -> None:
     assert all(len(lot(seed, MODULES)) == 4 for seed in range(5))
     spent = random_modules(MODULES, DAMAGE, CURVES, budget, count=4, seed=1).spent_bytes
     assert 5 * BYTES_A_RANK - 800 < spent <= 5 * BYTES_A_RANK
+
+
+def test_only_the_selection_of_random_modules_differs_from_the_entropy_rule() -> None:
+    modules = [replace(module, row_parallel=place % 2 == 0) for place, module in enumerate(MODULES)]
+    all_of_them = replace(
+        config(6 * BYTES_A_RANK + 2500), coverage=100.0, cost_weight=1.0, tensor_parallel_size=4
+    )
+    chosen = allocate(modules, DAMAGE, CURVES, all_of_them)
+    drawn = random_modules(modules, DAMAGE, CURVES, all_of_them, count=len(modules), seed=0)
+    assert len(chosen.ranks) == len(modules)
+    assert drawn.ranks == chosen.ranks
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 10])
