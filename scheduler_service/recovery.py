@@ -1,6 +1,7 @@
 """What to do when something went wrong: with one item, with a whole step, or for lack of pages."""
 
 import logging
+import time
 from collections.abc import Sequence
 
 from scheduler_service.batch import Batch
@@ -66,6 +67,7 @@ class Recovery:
             return True
         if error.reason in RESTART_REASONS:
             request.verify.restart()
+            request.trace.event("kv_evicted", time.monotonic())
             self._count_failure(
                 request, SpearheadError(f"the verify service keeps losing it: {error.message}")
             )

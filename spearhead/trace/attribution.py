@@ -98,7 +98,7 @@ class Attribution:
         own_ns, cause, note = duration_ns, Cause.VERIFY, "verifying"
         if member.role != "decode":
             share = member.computed_tokens / max(step.prefill_tokens, member.computed_tokens, 1)
-            own_ns, cause, note = round(duration_ns * share), gap.prefill_cause(), "its own prompt"
+            own_ns, cause, note = round(duration_ns * share), gap.prefill_cause(), gap.prefill_note
         elif step.prefill_tokens and self._typical_verify_ns is not None:
             own_ns = min(duration_ns, self._typical_verify_ns)
         elif step.prefill_tokens:
@@ -154,6 +154,7 @@ class _Gap:
         self.start_ns = start_ns
         self._first = first
         self._preempted = request.happened("preempted", start_ns, end_ns)
+        self._evicted = request.happened("kv_evicted", start_ns, end_ns)
         self.lost_worker = request.happened("worker_lost", start_ns, end_ns)
 
     def prefill_cause(self) -> Cause:
@@ -161,6 +162,13 @@ class _Gap:
         if self._first or not (self._preempted or self.lost_worker):
             return Cause.OWN_PREFILL
         return Cause.PREEMPTION if self._preempted else Cause.WORKER_RESTART
+
+    @property
+    def prefill_note(self) -> str:
+        """The same in words."""
+        if self._first:
+            return "its own prompt"
+        return "computed again" + (": the verify service had forgotten it" if self._evicted else "")
 
     def wait_cause(self, reason: str) -> Cause:
         """Why the request was in no step."""

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from scheduler_service.tracing import RequestTrace, WallClock
 from spearhead.telemetry import Telemetry, TelemetryConfig, context_from_traceparent
-from spearhead.v1 import scheduler_pb2
+from spearhead.v1 import scheduler_pb2, types_pb2
 from tests.scheduler_service.conftest import StackFactory
 
 GENERATE = "spearhead.v1.SchedulerService/Generate"
@@ -373,3 +373,14 @@ async def test_every_span_that_was_begun_ends_also_where_only_pages_are_freed(
     spans = exporter.get_finished_spans()
     known = {own_id(span) for span in spans}
     assert [span.name for span in spans if span.parent is not None and parent_id(span) not in known] == []
+
+
+async def test_a_sequence_that_the_verify_service_forgot_is_an_event(
+    make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    async with make_stack(telemetry=telemetry) as stack:
+        stack.verify.item_faults = {5: types_pb2.ITEM_ERROR_REASON_CACHE_MISS}
+        await stack.generate(stack.request(max_tokens=20))
+        await stack.idle()
+    (root,) = named(exporter.get_finished_spans(), GENERATE)
+    assert [event.name for event in root.events] == ["first_token", "kv_evicted"]

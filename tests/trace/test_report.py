@@ -258,3 +258,12 @@ def test_a_report_on_an_unknown_request_names_those_that_exist(story, traces):
     run(story)
     with pytest.raises(ConfigError, match=r"no request 'x'.* are: a"):
         build_report(traces(story), request_id="x")
+
+
+def test_a_prompt_that_is_computed_again_since_it_was_forgotten_says_so(story, traces):
+    start, _ = times_of_odd()
+    odd = {"members": {"a": ("prefill", 90)}, "prefill": 90, "verify": 60.0}
+    run(story, odd=odd, events=(("kv_evicted", start + 0.1, {}),))
+    token = only_late(traces, story)
+    assert token.cause is Cause.OWN_PREFILL
+    assert "had forgotten it" in token.note
