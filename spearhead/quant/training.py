@@ -116,8 +116,14 @@ def train(
         progress: Called after each step with the number of steps so far, and the look if there was one.
 
     Raises:
-        CalibrationError: The loss is not finite, or the journal cannot be read or written.
+        CalibrationError: The loss is not finite, the journal cannot be read or written, or ``source`` is in
+            float16.
     """
+    if source.dtype == torch.float16:
+        raise CalibrationError(
+            "training in float16 learns nothing: gradients are smaller than its smallest number; use "
+            "bfloat16 or float32"
+        )
     run = _Run(source, student, teacher_head, lesson, held_out, config)
     state = run.begin(journal)
     report = progress or (lambda _step, _point: None)

@@ -216,6 +216,15 @@ def test_a_training_that_makes_no_sense_is_refused(field: str, value: float, lim
         replace(QUICK, **{field: value})
 
 
+def test_float16_whose_gradients_vanish_is_refused(
+    classroom: Classroom, tiny_checkpoint: Callable[..., Path]
+) -> None:
+    checkpoint = open_checkpoint(str(tiny_checkpoint("llama")))
+    half = StreamedLayers(checkpoint, dtype=torch.float16, device=CPU)
+    with pytest.raises(CalibrationError, match="training in float16 learns nothing"):
+        train(half, small(), half.head, classroom.lesson, classroom.held_out, QUICK)
+
+
 def test_patience_ends_training_that_gets_worse(classroom: Classroom) -> None:
     wild = replace(QUICK, learning_rate=1.0, clip_norm=1e9, steps=40, patience=2)
     result = classroom.train(small(), wild)
