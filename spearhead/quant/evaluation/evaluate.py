@@ -100,12 +100,14 @@ def evaluate_variants(
         report: Told the progress.
 
     Raises:
-        CalibrationError: Numbers that are not finite, a measurement that sees a difference between the
-            reference and itself, a baseline that is missing, or as :func:`measure_acceptance`.
+        CalibrationError: Texts of one name, numbers that are not finite, a measurement that sees a
+            difference between the reference and itself, a baseline that is missing, or as
+            :func:`measure_acceptance`.
         ModelMismatch: Vocabularies differ.
     """
     models = [reference, *variants]
     _check_baselines(models)
+    _check_names(texts)
     if acceptance is not None:
         check_acceptance(models, acceptance.prompts, acceptance.settings)
     tell = report or _silent
@@ -162,6 +164,13 @@ def _check_baselines(models: Sequence[EvaluatedModel]) -> None:
     for model in models:
         if model.baseline and model.baseline not in names:
             raise CalibrationError(f"{model.name} is measured from {model.baseline}, which is not evaluated")
+
+
+def _check_names(texts: Sequence[EvaluationText]) -> None:
+    names = [text.name for text in texts]
+    for name in names:
+        if names.count(name) > 1:
+            raise CalibrationError(f"two texts are called {name}; rename a file, since results go by names")
 
 
 def _silent(label: str, done: int, total: int) -> None:

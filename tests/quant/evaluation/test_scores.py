@@ -86,6 +86,11 @@ def test_acceptance_that_cannot_be_measured_is_refused_before_texts_are(
     assert not done
 
 
+def test_two_texts_of_one_name_are_refused(models: list[EvaluatedModel], text: EvaluationText) -> None:
+    with pytest.raises(CalibrationError, match="two texts are called rain; rename a file"):
+        evaluate_variants(models[0], models[1:], [text, text])
+
+
 def test_segments_beyond_the_context_are_refused(models: list[EvaluatedModel]) -> None:
     long = text_from_sequences("long", [[5] * 513])
     with pytest.raises(CalibrationError, match="513 tokens of text long exceed the context of fp16, 512 tok"):
