@@ -19,6 +19,7 @@ from scheduler_service.draft_patience import DraftPatience
 from scheduler_service.drafting import Drafting
 from scheduler_service.latency_table import LatencyTable
 from scheduler_service.lifecycle import Lifecycle
+from scheduler_service.link_trace import LinkTrace
 from scheduler_service.links import make_links
 from scheduler_service.loop import Loop
 from scheduler_service.metrics import SchedulerMetrics
@@ -90,6 +91,8 @@ class Scheduler:
         self._verify_link, self._draft_link = make_links(
             config, tokenizer.hash, table, metrics, on_change=self._worker_changed
         )
+        links = (self._verify_link, self._draft_link)
+        self._link_traces = [LinkTrace(self._tracer, self._clock, link) for link in links if link is not None]
         self.verifying = Verifying(
             self._verify_link, batch.verify_releases, metrics, timeout_s=limits.verify_timeout_s
         )
@@ -287,6 +290,8 @@ class Scheduler:
     def _worker_changed(self) -> None:
         self._metrics.verify_up.set(self._verify_link.ready)
         self._metrics.draft_up.set(self._draft_link is not None and self._draft_link.ready)
+        for trace in self._link_traces:
+            trace.update()
         self.loop.wake()
         self._on_change()
 
