@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint.compensators import CompensatorSet
-from spearhead.model.checkpoint.layout import check_shapes, expected_shapes, layer_name
+from spearhead.model.checkpoint.layout import check_shapes, check_tied_head, expected_shapes, layer_name
 from spearhead.model.checkpoint.source import FullPrecisionSource
 from spearhead.model.checkpoint.tensor_files import (
     TensorFiles,
@@ -50,6 +50,7 @@ class FolderCheckpoint:
             check_shapes(self.config, self.shapes, str(path))
             for name in expected_shapes(self.config):
                 self._files.float_dtype(name)
+            check_tied_head(self.config, self.shapes, self.tensor, str(path))
             self.weight_dtype = self._files.float_dtype(layer_name(0, "self_attn.q_proj.weight"))
         except BaseException:
             self._files.close()

@@ -1,6 +1,9 @@
 """Which tensors a model of a given shape has, and the check that a checkpoint has them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
 
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
@@ -92,6 +95,30 @@ def check_shapes(config: ModelConfig, found: Mapping[str, tuple[int, ...]], wher
         raise CheckpointError(
             f"{where}: {_some(extra)} is not part of a {config.architecture} model as config.json describes "
             "it, and ignoring it would change the output"
+        )
+
+
+def check_tied_head(
+    config: ModelConfig, found: Mapping[str, tuple[int, ...]], tensor: Callable[[str], Tensor], where: str
+) -> None:
+    """Refuses a stored head that a tied model would not use; one that repeats the embedding does no harm.
+
+    Args:
+        config: The model.
+        found: Tensors that the checkpoint has.
+        tensor: Reads one.
+        where: For messages.
+
+    Raises:
+        CheckpointError: It is another matrix, which some readers take and others do not.
+    """
+    if not config.tie_word_embeddings or HEAD not in found:
+        return
+    head, embedding = tensor(HEAD), tensor(EMBEDDING)
+    if head.dtype != embedding.dtype or not torch.equal(head, embedding):
+        raise CheckpointError(
+            f"{where} stores {HEAD}, which differs from {EMBEDDING}, and config.json ties the two; set "
+            "tie_word_embeddings to false, or remove the tensor"
         )
 
 

@@ -16,7 +16,7 @@ from spearhead.model.checkpoint.compensators import CompensatorSet, find_compens
 from spearhead.model.checkpoint.folder import read_generation_config
 from spearhead.model.checkpoint.gptq import GptqReader
 from spearhead.model.checkpoint.hub import is_hub_id
-from spearhead.model.checkpoint.layout import check_shapes, expected_shapes, linear_modules
+from spearhead.model.checkpoint.layout import check_shapes, check_tied_head, expected_shapes, linear_modules
 from spearhead.model.checkpoint.module_reader import ModuleReader
 from spearhead.model.checkpoint.pack_quantized import PackQuantizedReader
 from spearhead.model.checkpoint.source import FullPrecisionSource
@@ -63,6 +63,7 @@ class QuantizedCheckpoint:
             self.shapes = self._reader.shapes
             check_shapes(self.config, self.shapes, str(path))
             self._check_dense()
+            check_tied_head(self.config, self.shapes, self.tensor, str(path))
             self.compensators = self._load_compensators()
         except BaseException:
             self._files.close()

@@ -160,6 +160,13 @@ def test_stored_rotary_frequencies_and_a_repeated_tied_head_are_harmless(tiny_ch
     assert open_checkpoint(str(folder)).config.tie_word_embeddings
 
 
+def test_another_head_than_the_embedding_that_it_is_tied_to_is_refused(tiny_checkpoint: Factory) -> None:
+    folder = tiny_checkpoint("llama", tie_word_embeddings=True)
+    change_tensors(folder, lambda t: t.update({"lm_head.weight": -t["model.embed_tokens.weight"]}))
+    with pytest.raises(CheckpointError, match=r"stores lm_head\.weight, which differs .* set tie_word"):
+        open_checkpoint(str(folder))
+
+
 @pytest.mark.parametrize("part", ["layers.0.self_attn.q_proj", "layers.1.mlp.down_proj", "embed_tokens"])
 def test_eight_bit_floats_are_refused_by_name(tiny_checkpoint: Factory, part: str) -> None:
     folder = tiny_checkpoint("llama")
