@@ -12,8 +12,17 @@ from spearhead.trace.report import Report
 from spearhead.trace.spans import Span
 
 _REQUESTS_PID = 1
-_CATCH_UP = "catching up of the drafter"
-_TRACKS = ("steps", _CATCH_UP, "stalls")
+_OTHER = "other calls"
+_ROOT_TRACKS = {
+    "engine.step": "steps",
+    "engine.release": "steps",
+    "draft.catch_up": "catching up of the drafter",
+    "worker.stream": "workers",
+    "worker.lost": "workers",
+    "process.stall": "stalls",
+}
+# Slices of one track must nest, so what overlaps is kept apart.
+_TRACKS = (*dict.fromkeys(_ROOT_TRACKS.values()), _OTHER)
 
 
 def perfetto_trace(spans: Sequence[Span], report: Report) -> dict[str, Any]:
@@ -45,22 +54,14 @@ def perfetto_trace(spans: Sequence[Span], report: Report) -> dict[str, Any]:
 def _process_events(spans: Sequence[Span], pids: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     clocks = WorkerClocks(spans)
     offsets = {process: clocks.offset_ns(process) for process in pids}
-    catch_ups = {span.trace_id for span in spans if span.name == "draft.catch_up"}
-    shown = {request.trace_id for request in spans if request.name.endswith("/Generate")}
+    roots = {span.trace_id: _ROOT_TRACKS[span.name] for span in spans if span.name in _ROOT_TRACKS}
+    requests = {span.trace_id for span in spans if span.name.endswith("/Generate")}
     for span in spans:
-        if span.trace_id not in shown:  # those have tracks of their own
-            track = (
-                "stalls"
-                if span.name == "process.stall"
-                else _CATCH_UP
-                if span.trace_id in catch_ups
-                else "steps"
-            )
+        if span.trace_id not in requests:  # those have tracks of their own
+            tid = _TRACKS.index(roots.get(span.trace_id, _OTHER)) + 1
             start_ns = span.start_ns - offsets[span.process]
-            tid = _TRACKS.index(track) + 1
-            yield _slice(
-                span.name, pids[span.process], tid, start_ns, span.duration_ns, dict(span.attributes)
-            )
+            args = dict(span.attributes)
+            yield _slice(span.name, pids[span.process], tid, start_ns, span.duration_ns, args)
 
 
 def _request_events(report: Report) -> Iterator[dict[str, Any]]:
