@@ -114,8 +114,8 @@ def check_tied_head(
     """
     if not config.tie_word_embeddings or HEAD not in found:
         return
-    head, embedding = tensor(HEAD), tensor(EMBEDDING)
-    if head.dtype != embedding.dtype or not torch.equal(head, embedding):
+    embedding = tensor(EMBEDDING)
+    if not torch.equal(tensor(HEAD).to(embedding.dtype), embedding):
         raise CheckpointError(
             f"{where} stores {HEAD}, which differs from {EMBEDDING}, and config.json ties the two; set "
             "tie_word_embeddings to false, or remove the tensor"
