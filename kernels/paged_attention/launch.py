@@ -35,7 +35,8 @@ def launch(
         batch: Rows and pages.
         scale: Of the scores.
         window: Sliding window, 1 or more; ``None`` = all.
-        compensator: Of the product that reads the result; pieces are then merged by a launch of their own.
+        compensator: Of the product that reads the result; pieces are then merged by a launch of their own, so
+            with hundreds of rows leave the codes to :func:`kernels.compensator.gpu.gated_codes`.
         workspace: Needed with a compensator.
         config: ``None`` = by the heads that share a key head.
         whole: Whether one program walks the whole context of its rows; ``None`` = when that fills the GPU.

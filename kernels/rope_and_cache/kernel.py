@@ -66,13 +66,14 @@ def rope_and_cache_kernel(
     tl.store(source, first_turned, mask=is_query)
     tl.store(source + D // 2, second_turned, mask=is_query)
     slot = tl.load(slots + row).to(tl.int64)
-    # In a slot all keys precede all values, as in qkv.
-    target = cache + slot * (2 * KV * D) + (heads - H)[:, None] * D + dims[None, :]
-    is_value = (heads >= H + KV)[:, None]
-    written = (heads >= H)[:, None] & mask & (slot >= 0)
-    kept = cache.dtype.element_ty
-    tl.store(target, tl.where(is_value, first_raw, first_turned).to(kept), mask=written)
-    tl.store(target + D // 2, tl.where(is_value, second_raw, second_turned).to(kept), mask=written)
+    if slot >= 0:
+        # In a slot all keys precede all values, as in qkv.
+        target = cache + slot * (2 * KV * D) + (heads - H)[:, None] * D + dims[None, :]
+        is_value = (heads >= H + KV)[:, None]
+        written = (heads >= H)[:, None] & mask
+        kept = cache.dtype.element_ty
+        tl.store(target, tl.where(is_value, first_raw, first_turned).to(kept), mask=written)
+        tl.store(target + D // 2, tl.where(is_value, second_raw, second_turned).to(kept), mask=written)
 
 
 @triton.jit
