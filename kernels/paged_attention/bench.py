@@ -74,7 +74,7 @@ def main() -> None:
             check(shape, config)
             for sequences, length, rows in CASES:
                 size = sequences * length * 2 * shape[1] * shape[2] * 2
-                cases = [inputs(sequences, length, rows, shape) for _ in range(min(rotation(size), 16))]
+                cases = [inputs(sequences, length, rows, shape) for _ in range(rotation(size))]
                 run = partial(launch, scale=shape[2] ** -0.5, config=config)
                 timing = time_calls([partial(run, *case) for case in cases])
                 bound_us = size / bandwidth * 1e6
