@@ -6,11 +6,11 @@ ROW_LIMITS = (16, 32, 64, 128)
 """Row counts at which tiles change; each is tuned at its limit, the first one also at a single row."""
 
 _TILES = {
-    # rows: (outputs, warps, stages)
-    16: ((128, 4, 4), (64, 4, 6), (128, 8, 4), (256, 8, 3)),
-    32: ((128, 4, 4), (128, 8, 4), (64, 4, 4)),
-    64: ((128, 8, 4), (128, 4, 3), (256, 8, 3)),
-    128: ((128, 8, 3), (128, 8, 4)),
+    # rows: (outputs, warps, stages, registers); 128 registers let four programs of four warps run at once
+    16: ((128, 4, 4, 128), (128, 4, 6, 128), (64, 4, 6, 0), (128, 8, 4, 0), (256, 8, 3, 0)),
+    32: ((128, 4, 4, 168), (128, 8, 4, 0), (64, 4, 4, 0)),
+    64: ((128, 8, 4, 0), (128, 4, 3, 0), (256, 8, 3, 0)),
+    128: ((128, 8, 3, 0), (128, 8, 4, 0)),
 }
 
 
@@ -22,10 +22,10 @@ def tiles(rows: int, padded_outputs: int, *, overlap: bool) -> list[Tile]:
         padded_outputs: N, a multiple of 64.
         overlap: Whether to start under the kernel in front.
     """
-    shapes = [shape for shape in _TILES[rows] if padded_outputs % shape[0] == 0] or [(64, 4, 4)]
+    shapes = [shape for shape in _TILES[rows] if padded_outputs % shape[0] == 0] or [(64, 4, 4, 0)]
     return [
-        Tile(rows=rows, outputs=outputs, warps=warps, stages=stages, overlap=overlap)
-        for outputs, warps, stages in shapes
+        Tile(rows=rows, outputs=outputs, warps=warps, stages=stages, registers=registers, overlap=overlap)
+        for outputs, warps, stages, registers in shapes
     ]
 
 

@@ -104,7 +104,7 @@ class Search:
         time_us = time_calls([partial(self._run, x, copy, tile, split) for copy in copies]).median_us
         self._report(
             f"rows {rows:4} split {split:2} tile {tile.rows:3}x{tile.outputs:3} warps {tile.warps} "
-            f"stages {tile.stages} overlap {tile.overlap:d}: {time_us:8.2f} us"
+            f"stages {tile.stages} registers {tile.registers:3} overlap {tile.overlap:d}: {time_us:8.2f} us"
         )
         return time_us
 

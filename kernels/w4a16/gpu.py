@@ -77,9 +77,9 @@ def launch(
         raise ValueError(f"tiles of {tile.outputs} outputs do not divide {padded}; use 64")
     grid = (triton.cdiv(rows, tile.rows), padded // tile.outputs, split)
     tiles = grid[0] * grid[1] if split > 1 else 0
-    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    options: dict[str, int] = {"num_warps": tile.warps, "num_stages": tile.stages}
     if compiled():
-        options["launch_pdl"] = tile.overlap
+        options |= {"launch_pdl": tile.overlap} | ({"maxnreg": tile.registers} if tile.registers else {})
     w4a16_kernel[grid](
         x,
         weight.words,

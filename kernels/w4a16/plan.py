@@ -22,6 +22,7 @@ class Tile:
         outputs: BN: 64, 128 or 256.
         warps: 4 or 8.
         stages: Depth of the software pipeline.
+        registers: Most that a thread may use; 0 = as many as the compiler likes.
         overlap: Start under the kernel in front of it (programmatic dependent launch).
     """
 
@@ -29,11 +30,14 @@ class Tile:
     outputs: int
     warps: int
     stages: int
+    registers: int = 0
     overlap: bool = False
 
     def __post_init__(self) -> None:
         if self.rows not in (16, 32, 64, 128) or self.outputs not in (64, 128, 256):
             raise ValueError(f"{self}: rows must be 16, 32, 64 or 128, and outputs 64, 128 or 256")
+        if self.registers and not 32 <= self.registers <= 255:
+            raise ValueError(f"{self}: registers must be 0 or 32 to 255")
         if self.warps not in (4, 8) or not 1 <= self.stages <= 8:
             raise ValueError(f"{self}: warps must be 4 or 8, and stages 1 to 8")
 
@@ -104,14 +108,21 @@ def default_plan(padded_outputs: int, in_features: int, multiprocessors: int) ->
     """The plan of a layer that no table lists; right everywhere, tuned nowhere."""
     wide = 256 if padded_outputs >= 14_000 else 128
 
-    def tile(rows: int, outputs: int, warps: int, stages: int) -> Tile:
+    def tile(rows: int, outputs: int, warps: int, stages: int, registers: int = 0) -> Tile:
         fitting = _widest(padded_outputs, outputs)
-        return Tile(rows=rows, outputs=fitting, warps=4 if fitting == 64 else warps, stages=stages)
+        narrow = fitting == TILE_OUTPUTS
+        return Tile(
+            rows=rows,
+            outputs=fitting,
+            warps=4 if narrow else warps,
+            stages=stages,
+            registers=0 if narrow else registers,
+        )
 
     return LayerPlan(
         split=default_split(padded_outputs, in_features, multiprocessors),
         tiles=(
-            (16, tile(16, 128, 4, 4)),
+            (16, tile(16, 128, 4, 4, 128)),  # four programs a multiprocessor, without spills
             (32, tile(32, 128, 8, 4)),
             (64, tile(64, wide, 8, 3)),
             (128, tile(128, 128, 8, 3)),

@@ -6,7 +6,8 @@
      "layers": {"4096x14336/128": {            N x K / group size as the kernels use it, 0 = per channel
         "split": 8,                            parts of K, for every row count
         "dense_from": 256,                     prefill rows from which the dense path wins; null = never
-        "tiles": [{"up_to": 16, "rows": 16, "outputs": 128, "warps": 4, "stages": 4, "overlap": false}, …]}}}
+        "tiles": [{"up_to": 16, "rows": 16, "outputs": 128, "warps": 4, "stages": 4,
+                   "registers": 128, "overlap": false}, …]}}}
 
 Nothing is tuned while serving: a GPU without a file, or a layer that is not in it, takes
 :func:`kernels.w4a16.plan.default_plan` and says so in the log.

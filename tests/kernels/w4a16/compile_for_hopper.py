@@ -27,7 +27,8 @@ def main() -> None:
         return
     names = list(w4a16_kernel.arg_names)
     outcomes = []
-    for dtype, rows, outputs, warps, stages, group, split, rank, segments in json.loads(sys.argv[1]):
+    for case in json.loads(sys.argv[1]):
+        dtype, rows, outputs, warps, stages, registers, group, split, rank, segments = case
         constants = {
             "BM": rows, "BN": outputs, "G": group, "SPLIT": split, "EVEN_K": True, "HAS_BIAS": True,
             "R": rank, "S": segments, "SLOTS": segments, "ASM": True, "FENCE": needs_fence(), "PDL": False,
@@ -43,7 +44,7 @@ def main() -> None:
             constexprs={(names.index(name),): value for name, value in constants.items()},
             attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
         )
-        options = {"num_warps": warps, "num_stages": stages}
+        options = {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
         kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
         outcomes.append(facts(tool, kernel.asm["cubin"]))
     print(json.dumps(outcomes))

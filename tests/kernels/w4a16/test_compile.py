@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("triton")
 
 CASES = [
-    # type, BM, BN, warps, stages, G, SPLIT, R, S
-    ("bf16", 16, 128, 4, 4, 128, 4, 16, 1),
-    ("fp16", 16, 64, 4, 4, 0, 8, 16, 4),
+    # type, BM, BN, warps, stages, registers, G, SPLIT, R, S
+    ("bf16", 16, 128, 4, 4, 128, 128, 4, 16, 1),
+    ("fp16", 16, 64, 4, 4, 128, 0, 8, 16, 4),
 ]
 
 
@@ -36,7 +36,7 @@ def test_the_kernel_compiles_to_tensor_core_code_without_spills():
         pytest.skip("this Triton has no NVIDIA backend")
     for outcome in outcomes:
         assert outcome["stack_bytes"] == 0, outcome
-        assert outcome["registers"] <= 168, outcome  # three programs of four warps a multiprocessor
+        assert outcome["registers"] <= 128, outcome  # four programs of four warps a multiprocessor
         assert outcome["wgmma"] > 0 and outcome["mma_sync"] == 0, outcome
         assert outcome["local_memory"] == 0, outcome
         assert outcome["fences"] > 0, outcome  # written by us for Triton before 3.7, by Triton after

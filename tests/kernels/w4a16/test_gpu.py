@@ -15,15 +15,15 @@ pytestmark = [
 
 OUTPUTS, INPUTS, SPLIT = 4096, 4096, 4
 TILES = [
-    Tile(rows=rows, outputs=outputs, warps=warps, stages=stages)
-    for rows, outputs, warps, stages in (
-        (16, 64, 4, 4),
-        (16, 128, 4, 4),
-        (16, 128, 8, 4),
-        (32, 128, 8, 4),
-        (64, 128, 8, 3),
-        (64, 256, 8, 3),
-        (128, 128, 8, 3),
+    Tile(rows=rows, outputs=outputs, warps=warps, stages=stages, registers=registers)
+    for rows, outputs, warps, stages, registers in (
+        (16, 64, 4, 4, 0),
+        (16, 128, 4, 4, 128),
+        (16, 128, 8, 4, 0),
+        (32, 128, 8, 4, 0),
+        (64, 128, 8, 3, 0),
+        (64, 256, 8, 3, 0),
+        (128, 128, 8, 3, 0),
     )
 ]
 

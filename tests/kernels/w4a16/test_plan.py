@@ -49,7 +49,9 @@ def test_one_launch_keeps_its_partial_sums_within_the_bound():
     assert launch_rows(8192, 1, 4096, TILE) == 8192
 
 
-@pytest.mark.parametrize("changed", [{"rows": 8}, {"rows": 48}, {"outputs": 32}, {"warps": 2}, {"stages": 0}])
+@pytest.mark.parametrize(
+    "changed", [{"rows": 8}, {"rows": 48}, {"outputs": 32}, {"warps": 2}, {"stages": 0}, {"registers": 16}]
+)
 def test_tiles_that_no_kernel_takes_are_refused(changed):
     with pytest.raises(ValueError, match="must be"):
         dataclasses.replace(TILE, **changed)
