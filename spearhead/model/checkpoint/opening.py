@@ -42,4 +42,9 @@ def open_checkpoint(
     config = read_json(path / "config.json")
     if config.get("quantization_config") is not None:
         return QuantizedCheckpoint(path, config)
+    if config.get("compression_config") is not None:
+        raise CheckpointError(
+            f"{path}: config.json has compression_config, as early versions of compressed-tensors wrote; "
+            "rename it to quantization_config"
+        )
     return FolderCheckpoint(path, config)

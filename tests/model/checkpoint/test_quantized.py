@@ -257,6 +257,12 @@ def test_named_compensators_that_are_missing_are_an_error(artefact: Path, add_co
         open_checkpoint(str(artefact))
 
 
+def test_an_early_name_of_the_quantisation_is_refused_with_the_remedy(artefact: Path) -> None:
+    edit_config(artefact, lambda c: c.update(compression_config=c.pop("quantization_config")))
+    with pytest.raises(CheckpointError, match=r"has compression_config.* rename it to quantization_config"):
+        open_checkpoint(str(artefact))
+
+
 def test_a_source_that_is_no_name_is_refused(artefact: Path) -> None:
     edit_config(artefact, lambda config: config["spear"].update(full_precision=5))
     with pytest.raises(CheckpointError, match=r"spear\.full_precision in config\.json is 5; a path"):
