@@ -20,23 +20,19 @@ class Product:
 
     Attributes:
         weights: All different.
-        compensator: Of all projections.
+        compensators: One a weight, each of all projections.
         dense: ``(N, K)``, what the first weight stands for, in the compute type.
         dtype: The compute type.
     """
 
     weights: list[GpuWeight]
-    compensator: GpuCompensator
+    compensators: list[GpuCompensator]
     dense: Tensor
     dtype: torch.dtype
 
     def inputs(self, rows: int) -> Tensor:
         """Random ``x (rows, K)``."""
         return torch.randn(rows, self.weights[0].in_features, dtype=self.dtype, device="cuda")
-
-    def codes(self, rows: int) -> Tensor:
-        """Random codes ``(rows, S R)`` float32."""
-        return torch.randn(rows, self.compensator.code_width, device="cuda")
 
 
 def draw(shape: Shape, group_size: int, rank: int, dtype: torch.dtype) -> Product:
@@ -50,17 +46,9 @@ def draw(shape: Shape, group_size: int, rank: int, dtype: torch.dtype) -> Produc
     """
     first = _weight(shape, group_size)
     weights = [first] + [_weight(shape, group_size) for _ in range(rotation(first.nbytes) - 1)]
-    factors = [
-        Factors(
-            a=torch.randn(rank, shape.in_features, device="cuda") / shape.in_features**0.5,
-            b=torch.randn(count, rank, device="cuda") / 10,
-            gate=tuple(torch.randn(*size, device="cuda") for size in ((rank, rank), (rank,)) * 2),  # type: ignore[arg-type]
-        )
-        for count in shape.outputs
-    ]
     return Product(
         weights=weights,
-        compensator=pack_compensators(factors, dtype),
+        compensators=[_compensator(shape, rank, dtype) for _ in weights],
         dense=dequantized(first).to(dtype),
         dtype=dtype,
     )
@@ -91,3 +79,18 @@ def _weight(shape: Shape, group_size: int) -> GpuWeight:
         in_features=shape.in_features,
         group_size=group_size,
     )
+
+
+def _compensator(shape: Shape, rank: int, dtype: torch.dtype) -> GpuCompensator:
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, device="cuda")
+
+    factors = [
+        Factors(
+            a=normal(rank, shape.in_features) / shape.in_features**0.5,
+            b=normal(count, rank) / 10,
+            gate=(normal(rank, rank), normal(rank), normal(rank, rank), normal(rank)),
+        )
+        for count in shape.outputs
+    ]
+    return pack_compensators(factors, dtype)

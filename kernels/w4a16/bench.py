@@ -55,17 +55,15 @@ class Paths:
 
     def __init__(self, product: Product, plan: LayerPlan, peers: Peers | None, rows: int) -> None:
         self._product, self._plan = product, plan
-        weight = product.weights[0]
-        self._workspace = Workspace.for_layers(
-            [(weight, plan)], rows=rows, code_width=product.compensator.code_width
-        )
-        room = plan.split * weight.padded_outputs * 128 + 32 * product.compensator.code_width * 128
+        weight, width = product.weights[0], product.compensators[0].code_width
+        self._workspace = Workspace.for_layers([(weight, plan)], rows=rows, code_width=width)
+        room = plan.split * weight.padded_outputs * 128 + 32 * width * 128
         self._single = Workspace(weight.words.device, partials=room, counters=2 + weight.padded_outputs // 64)
         self._dense = Workspace(
             weight.words.device,
             partials=0,
             counters=0,
-            dense_bytes=2 * weight.out_features * (weight.in_features + product.compensator.code_width),
+            dense_bytes=2 * weight.out_features * (weight.in_features + width),
         )
         copies = max(2, min(len(product.weights), len(product.weights) // 3))
         self._unpacked = [product.dense] + [torch.randn_like(product.dense) for _ in range(copies - 1)]
@@ -79,7 +77,7 @@ class Paths:
 
     def of(self, x: Tensor) -> dict[str, tuple[PathOf, Tensor | None]]:
         """Each path that takes this many rows, with the codes that it is given."""
-        codes = compensator_gpu.gated_codes(x, self._product.compensator, self._workspace)
+        codes = compensator_gpu.gated_codes(x, self._product.compensators[0], self._workspace)
         paths: dict[str, tuple[PathOf, Tensor | None]] = {
             "plain": (self._plain, None),
             "fused": (partial(self._fused, codes), codes),
@@ -100,7 +98,7 @@ class Paths:
         if codes is not None:
             # Zero at first, so that what is added is the correction alone, in the compute type.
             added = torch.zeros_like(y, dtype=x.dtype)
-            naive.add_correction(added, codes, self._product.compensator)
+            naive.add_correction(added, codes, self._product.compensators[0])
             y += added.float()
         return y
 
@@ -112,24 +110,24 @@ class Paths:
         return gpu.multiply(x, self._product.weights[copy], self._plan, self._workspace)
 
     def _fused(self, codes: Tensor, x: Tensor, copy: int) -> Tensor:
-        weight, compensator = self._product.weights[copy], self._product.compensator
+        weight, compensator = self._product.weights[copy], self._product.compensators[copy]
         return gpu.multiply(x, weight, self._plan, self._workspace, compensator=compensator, codes=codes)
 
     def _codes(self, x: Tensor, copy: int) -> Tensor:
-        codes = compensator_gpu.gated_codes(x, self._product.compensator, self._workspace)
+        codes = compensator_gpu.gated_codes(x, self._product.compensators[copy], self._workspace)
         return self._fused(codes, x, copy)
 
     def _one_launch(self, x: Tensor, copy: int) -> Tensor:
-        weight = self._product.weights[copy]
-        return single_launch.multiply(x, weight, self._plan, self._single, self._product.compensator)
+        weight, compensator = self._product.weights[copy], self._product.compensators[copy]
+        return single_launch.multiply(x, weight, self._plan, self._single, compensator)
 
     def _naive(self, x: Tensor, copy: int) -> Tensor:
-        y = self._plain(x, copy)
-        naive.add_correction(y, naive.gated_codes(x, self._product.compensator), self._product.compensator)
+        y, compensator = self._plain(x, copy), self._product.compensators[copy]
+        naive.add_correction(y, naive.gated_codes(x, compensator), compensator)
         return y
 
     def _extended(self, codes: Tensor, x: Tensor, copy: int) -> Tensor:
-        weight, compensator = self._product.weights[copy], self._product.compensator
+        weight, compensator = self._product.weights[copy], self._product.compensators[copy]
         return dense.multiply(x, weight, self._dense, compensator=compensator, codes=codes)
 
 
