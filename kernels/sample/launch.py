@@ -8,19 +8,19 @@ from torch import Tensor
 from kernels.sample.alternatives import best_of_row, best_of_split
 from kernels.sample.batch import Edits, RowLogprobs, Samples, SamplingBatch
 from kernels.sample.draw import draw, finish
-from kernels.sample.filters import BINS, bound, collect, histogram, select
+from kernels.sample.filters import bound, collect, select, weigh
 from kernels.sample.scan import BLOCK_EDITS, lift, merge, scan
 from kernels.tensor_checks import power_of_two, require
 
 MAX_VOCABULARY = 1 << 18
 MAX_ALTERNATIVES = 32
-_BLOCK = 4096  # tokens of a program, or of a step of it
-_STEPS = 8
+_BLOCK = 4096  # tokens of a program
+_GROUP = 128  # tokens of which the first pass notes the best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
-    """What the first pass found, each ``(B,)``."""
+    """What the first pass found, each ``(B,)``; ``group_best`` is ``(B, groups)``."""
 
     raw_best_id: Tensor
     margin: Tensor
@@ -28,6 +28,7 @@ class _Scan:
     finite: Tensor
     shaped_best: Tensor
     shaped_best_id: Tensor
+    group_best: Tensor
 
 
 def launch(logits: Tensor, batch: SamplingBatch) -> Samples:
@@ -110,13 +111,16 @@ def _first_pass(logits: Tensor, edits: Edits | None, saved: Tensor) -> _Scan:
     device, stride, splits = logits.device, logits.stride(0), -(-vocabulary // _BLOCK)
     best, second, total = (torch.empty(rows, splits, dtype=torch.float32, device=device) for _ in range(3))
     best_id, broken = (torch.empty(rows, splits, dtype=torch.int32, device=device) for _ in range(2))
+    group_best = torch.empty(rows, splits * (_BLOCK // _GROUP), dtype=torch.float32, device=device)
     types = (torch.int32, torch.float32, torch.float64, torch.bool, torch.float32, torch.int32)
     outputs = [torch.empty(rows, dtype=dtype, device=device) for dtype in types]
     if rows:
         if edits is not None:
             lift[(rows,)](logits, edits.row_starts, edits.token_ids, saved, stride)
         parts = (best, best_id, second, total, broken)
-        scan[(rows, splits)](logits, *parts, stride, V=vocabulary, BLOCK=_BLOCK, num_warps=8)
+        scan[(rows, splits)](
+            logits, *parts, group_best, stride, V=vocabulary, BLOCK=_BLOCK, GROUP=_GROUP, num_warps=8
+        )
         merge[(rows,)](
             logits,
             *parts,
@@ -138,6 +142,7 @@ def _first_pass(logits: Tensor, edits: Edits | None, saved: Tensor) -> _Scan:
         finite=finite,
         shaped_best=shaped_best,
         shaped_best_id=shaped_best_id,
+        group_best=group_best,
     )
 
 
@@ -148,25 +153,31 @@ def _cuts(logits: Tensor, batch: SamplingBatch, found: _Scan) -> tuple[Tensor, T
     if not batch.filtered:
         depth = torch.full((rows,), torch.finfo(torch.float32).max, device=device).view(torch.int32)
         return depth, torch.full_like(depth, vocabulary)
-    # One allocation, so that one kernel clears it: bins, list sizes, mass.
-    cleared = torch.zeros(rows, int(BINS) + 4, dtype=torch.int32, device=device)
-    flat = cleared.view(-1)
-    mass = flat[: 2 * rows].view(torch.int64)
-    sizes, last_bin = flat[2 * rows : 3 * rows], flat[3 * rows : 4 * rows]
-    bins = flat[4 * rows :]
+    # One allocation, so that one kernel clears both.
+    cleared = torch.zeros(rows, 3, dtype=torch.int32, device=device).view(-1)
+    mass, sizes = cleared[: 2 * rows].view(torch.int64), cleared[2 * rows :]
     list_ids = torch.empty(rows, vocabulary, dtype=torch.int32, device=device)
     list_values = torch.empty(rows, vocabulary, dtype=torch.float32, device=device)
-    depth, highest = (torch.empty(rows, dtype=torch.int32, device=device) for _ in range(2))
-    law = (batch.temperature, batch.top_k, batch.top_p)
+    last_depth, depth, highest = (torch.empty(rows, dtype=torch.int32, device=device) for _ in range(3))
+    law = (batch.temperature, batch.top_k, batch.top_p, batch.log_min_p)
     if rows:
-        grid = (rows, -(-vocabulary // (_BLOCK * _STEPS)))
-        constants = {"V": vocabulary, "BLOCK": _BLOCK, "STEPS": _STEPS, "num_warps": 8}
-        source = (logits, found.shaped_best, *law, batch.log_min_p)
-        histogram[grid](*source, bins, mass, stride, **constants)
-        bound[(rows,)](*law, bins, mass, last_bin, num_warps=4)
-        lists = (list_ids, list_values, sizes)
-        collect[grid](*source, last_bin, *lists, stride, **constants)
-        select[(rows,)](*law, batch.log_min_p, mass, *lists, depth, highest, V=vocabulary, num_warps=8)
+        grid = (rows, -(-vocabulary // _BLOCK))
+        constants = {"V": vocabulary, "num_warps": 8}
+        lists = (list_ids, list_values)
+        source = (logits, found.shaped_best, *law)
+        weigh[grid](*source, mass, stride, BLOCK=_BLOCK, **constants)
+        bound[(rows,)](
+            found.group_best,
+            *source[1:],
+            mass,
+            *lists,
+            last_depth,
+            -(-vocabulary // _GROUP),
+            found.group_best.shape[1],
+            **constants,
+        )
+        collect[grid](*source, last_depth, *lists, sizes, stride, BLOCK=_BLOCK, **constants)
+        select[(rows,)](*law, mass, *lists, sizes, depth, highest, **constants)
     return depth, highest
 
 

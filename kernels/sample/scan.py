@@ -42,8 +42,20 @@ def better(best, best_id, second, other, other_id, other_second):
 
 
 @triton.jit
-def scan(logits, best, best_id, second, total, broken, row_stride, V: tl.constexpr, BLOCK: tl.constexpr):
-    """Grid ``(B, splits)`` of BLOCK tokens; every output is ``(B, splits)``."""
+def scan(
+    logits,
+    best,
+    best_id,
+    second,
+    total,
+    broken,
+    group_best,
+    row_stride,
+    V: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """Grid ``(B, splits)`` of BLOCK tokens: ``(B, splits)`` outputs, and the best of every GROUP tokens."""
     row, split = tl.program_id(0), tl.program_id(1)
     ids = split * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(logits + row.to(tl.int64) * row_stride + ids, mask=ids < V, other=float("-inf"))
@@ -56,6 +68,8 @@ def scan(logits, best, best_id, second, total, broken, row_stride, V: tl.constex
     tl.store(best_id + place, top_id)
     tl.store(second + place, next_best)
     tl.store(total + place, tl.sum(tl.exp(values - base), 0))
+    groups = place * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
+    tl.store(group_best + groups, tl.max(tl.reshape(values, (BLOCK // GROUP, GROUP)), 1))
     tl.store(broken + place, tl.max(bad.to(tl.int32), 0))
 
 

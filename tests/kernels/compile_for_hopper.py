@@ -34,7 +34,7 @@ TYPES = {
         "*fp16",
     ),
     **dict.fromkeys(
-        ["arrivals", "gated", "page_table", "row_starts", "lengths", "best_id", "top_k", "bins", "last_bin"],
+        ["arrivals", "gated", "page_table", "row_starts", "lengths", "best_id", "top_k", "last_depth"],
         "*i32",
     ),
     **dict.fromkeys(["list_ids", "list_sizes", "cut_depth", "cut_id", "score_ids"], "*i32"),

@@ -52,7 +52,7 @@ KERNELS = {
         8,
         3,
     ),
-    "histogram": ("sample.filters", "histogram", BLOCKS | {"STEPS": 8}, 8, 3),
+    "collect": ("sample.filters", "collect", BLOCKS, 8, 3),
     "cut": ("sample.filters", "select", {"V": 151_936}, 8, 3),
     "draw": ("sample.draw", "draw", BLOCKS, 8, 3),
 }
@@ -83,7 +83,7 @@ def test_registers_suffice(compiled, name):
     assert (compiled[name]["local_memory"], compiled[name]["stack_bytes"]) == (0, 0)
 
 
-@pytest.mark.parametrize("name", ["norm, one row", "rope", "histogram", "draw"])
+@pytest.mark.parametrize("name", ["norm, one row", "rope", "collect", "draw"])
 def test_loads_take_sixteen_bytes(compiled, name):
     assert compiled[name]["wide_loads"] > 0
 
