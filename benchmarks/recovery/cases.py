@@ -46,7 +46,7 @@ SIZES = {
     # Proves the command, not the numbers.
     "smoke": Size(
         recipe=CalibrationConfig(
-            sampling=SelfSamplingConfig(sequence_count=16, length=32, batch_size=16),
+            sampling=SelfSamplingConfig(sequence_count=72, length=32, batch_size=72),
             moments_sequences=8,
             damage_tokens=64,
             training=TrainingConfig(steps=2, sequences_per_step=2, evaluate_every=1),

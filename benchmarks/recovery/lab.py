@@ -86,7 +86,12 @@ class Lab:
             return outcome.score(store, found)
 
         found = calibrate(
-            self._request(case), finish=finish, after=outcome.publish, progress=self.progress, tell=self.tell
+            self._request(case),
+            begin=outcome.read,
+            finish=finish,
+            after=outcome.publish,
+            progress=self.progress,
+            tell=self.tell,
         )
         if case.section == "baselines":
             document = json.loads((report / "report.json").read_text(encoding="utf-8"))

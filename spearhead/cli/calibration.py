@@ -66,7 +66,14 @@ def calibrate_artefact(arguments: argparse.Namespace) -> str:
     bars = _Bars()
     facts = environment()
     outcome = CalibrationOutcome(_options(arguments), _surroundings(facts, device), bars.show)
-    found = calibrate(request, progress=bars.show, tell=_tell, finish=outcome.score, after=outcome.publish)
+    found = calibrate(
+        request,
+        progress=bars.show,
+        tell=_tell,
+        begin=outcome.read,
+        finish=outcome.score,
+        after=outcome.publish,
+    )
     print(describe_calibration(found, outcome.scores))
     return json.dumps({**facts, **_document(found, outcome)})
 

@@ -74,7 +74,7 @@ def test_baselines_go_into_the_report(artefact: Path) -> None:
         (["--device", "abacus"], "device abacus cannot be used"),
         (["--steps", "-1"], "training: steps is -1"),
         (["--min-rank", "5", "--max-rank", "4"], "max_rank is 4; it must be at least min_rank 5"),
-        (["--sequence-count", "4"], "calibration: 4 sequences cannot train and decide"),
+        (["--sequence-count", "4"], "calibration: 4 sequences hold out 0, which cannot decide"),
         (["--full-precision", "nowhere"], "nowhere does not exist"),
     ],
 )

@@ -1,5 +1,6 @@
 """What a calibration does, and the two recipes: one for a GPU, one for two processor cores."""
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,7 +14,8 @@ from spearhead.quant.training import TrainingConfig
 Recipe = Literal["full", "reduced"]
 GateChoice = Literal["auto", "off", "force"]
 
-_LEAST_SEQUENCES = 8
+LEAST_DECIDING = 6
+"""Sequences that a decision needs: with fewer, chance alone gives differences of one sign too often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +79,12 @@ class CalibrationConfig:
         for name in ("moments_sequences", "damage_tokens", "skip_first", "gate_min_rank", "draws"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         self._require("holdout", 0 < self.holdout < 1, "above 0 and below 1")
-        if self.sampling.sequence_count < _LEAST_SEQUENCES:
+        count = self.sampling.sequence_count
+        if round(count * self.holdout) <= LEAST_DECIDING:
+            least = math.ceil((LEAST_DECIDING + 1) / self.holdout)
             raise CalibrationError(
-                f"calibration: {self.sampling.sequence_count} sequences cannot train and decide; give at "
-                f"least {_LEAST_SEQUENCES}"
+                f"calibration: {count} sequences hold out {round(count * self.holdout)}, which cannot "
+                f"decide; give at least {least}"
             )
 
     def _require(self, name: str, holds: bool, limit: str) -> None:

@@ -9,6 +9,8 @@ from torch import Tensor
 from spearhead.quant.evaluation.bootstrap import Interval, PairedBootstrap
 from spearhead.quant.report import Rung
 
+_SIGNIFICANCE = 0.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
@@ -52,7 +54,7 @@ class Decision:
 def decide(
     rungs: Sequence[Measured], *, draws: int, seed: int, forced: Rung | None = None
 ) -> tuple[Decision, ...]:
-    """Keeps a rung whose interval of the difference to the last one kept lies below 0.
+    """Keeps a rung whose interval of the difference to the last one kept lies below 0, and not by chance.
 
     Args:
         rungs: The 4-bit weights alone first.
@@ -77,7 +79,11 @@ def decide(
     for rung in rest:
         values = (rung.kl - last.kl).numpy().astype(np.float32)[:, None]
         difference = bootstrap.interval(bootstrap.means(values), null=0.0)
-        wins = difference.high is not None and difference.high < 0
+        wins = (
+            difference.high is not None
+            and difference.high < 0
+            and (difference.p_value is not None and difference.p_value <= _SIGNIFICANCE)
+        )
         kept = wins or rung.rung == forced
         decisions.append(
             Decision(
@@ -105,7 +111,7 @@ def _sentence(
     numbers = f"held-out KL {rung.mean:.4g} against {last.mean:.4g} of {last.rung}"
     if difference.low is None or difference.high is None:
         verdict = "kept as forced" if kept else "dropped"
-        return f"{rung.rung}: {numbers}; {count} held-out sequence cannot decide, {verdict}"
+        return f"{rung.rung}: {numbers}; a single held-out sequence cannot decide, {verdict}"
     interval = f"{difference.value:+.3g} (95%: {difference.low:+.3g} to {difference.high:+.3g})"
     verdict = "kept" if wins else "not proven better"
     return f"{rung.rung}: {numbers} on {count} sequences, difference {interval}: {verdict}" + (

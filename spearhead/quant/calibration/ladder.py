@@ -29,7 +29,7 @@ def climb(
         tell: Told why there are none.
 
     Returns:
-        The rungs in order, of two gated ones the better; and all gated ones.
+        The rungs in order, of two gated ones the better by its looks; and all gated ones.
     """
     start = start_factors(forms, ranks)
     w4 = maker.untrained(Rung.W4, {}, "")
@@ -44,7 +44,12 @@ def climb(
         tell(f"no compensator has rank {config.gate_min_rank}, below which there is nothing to gate")
         return rungs, []
     candidates = _gated(maker, start, static, trained, config.training)
-    return [*rungs, min(candidates, key=lambda state: state.mean_kl)], candidates
+    return [*rungs, min(candidates, key=_last_look)], candidates
+
+
+def _last_look(state: RungState) -> float:
+    """Not the loss that decides: the better of two would win by chance."""
+    return min(point.held_out_kl for point in state.curve)
 
 
 def _gated(

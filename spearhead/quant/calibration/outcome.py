@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from spearhead.errors import CalibrationError
 from spearhead.quant.calibration.baselines import BaselinePlan, BaselineQuality, baseline_quality
 from spearhead.quant.calibration.calibration import Calibration
 from spearhead.quant.calibration.encoding import encode
@@ -14,6 +15,7 @@ from spearhead.quant.calibration.report import Scores, Surroundings, recovery_re
 from spearhead.quant.calibration.rungs import RungState
 from spearhead.quant.calibration.scoring import Scorer, Variant
 from spearhead.quant.calibration.store import StageStore
+from spearhead.quant.calibration.subject import Subject
 from spearhead.quant.evaluation import EvaluationText, TextProtocol, read_text, text_from_samples
 from spearhead.quant.report import Rung, write_report
 
@@ -64,9 +66,27 @@ class CalibrationOutcome:
         self._texts: list[EvaluationText] = []
         self._quality = BaselineQuality(series=(), byte_ratios=())
 
+    def read(self, subject: Subject) -> None:
+        """Reads the texts, so that one that cannot be scored is refused before any work.
+
+        Raises:
+            CalibrationError: A text that is too short, or segments beyond the model's context.
+        """
+        limit, length = subject.full.config.context_length, self._options.protocol.length
+        if self._options.texts and length > limit:
+            raise CalibrationError(
+                f"segments of {length} tokens exceed the model's context of {limit}; lower --length"
+            )
+        names = {HELD_OUT}
+        for path in self._options.texts:
+            text = read_text(path, subject.tokenizer, self._options.protocol)
+            name = text.name if text.name not in names else str(path)
+            names.add(name)
+            self._texts.append(replace(text, name=name))
+
     def score(self, store: StageStore, found: Calibration) -> Mapping[str, Any]:
         """Scores rungs (and baselines) and returns what ``ec.json`` says about them."""
-        self._texts = self._read(found)
+        self._texts = [text_from_samples(HELD_OUT, found.texts.held_out), *self._texts]
         scorer = Scorer(store, found.models, self._texts, found.config.factor_bits, self._progress)
         self.scores = scorer.score([_variant(state) for state in found.rungs])
         if self._options.baselines is not None:
@@ -106,16 +126,6 @@ class CalibrationOutcome:
                 exact=found.config.factor_bits != 16,
             )
             self.adapter_rung = state.rung
-
-    def _read(self, found: Calibration) -> list[EvaluationText]:
-        texts = [text_from_samples(HELD_OUT, found.texts.held_out)]
-        names = {HELD_OUT}
-        for path in self._options.texts:
-            text = read_text(path, found.subject.tokenizer, self._options.protocol)
-            name = text.name if text.name not in names else str(path)
-            names.add(name)
-            texts.append(replace(text, name=name))
-        return texts
 
 
 def ungated(found: Calibration) -> RungState:

@@ -36,6 +36,7 @@ def calibrate(
     *,
     progress: Progress = silent,
     tell: Callable[[str], None] = lambda _sentence: None,
+    begin: Callable[[Subject], None] = lambda _subject: None,
     finish: Finish = lambda _store, _calibration: {},
     after: Callable[[Calibration], None] = lambda _calibration: None,
     clock: Callable[[], float] = time.monotonic,
@@ -48,6 +49,7 @@ def calibrate(
         request: What to do.
         progress: Told of every stage.
         tell: Told sentences for people: what was resumed, what was decided.
+        begin: Called before any work, such as to read what will be needed later.
         finish: Called before the artefact is written, such as to evaluate rungs on texts.
         after: Called once it is written, such as for a report, while everything is still open.
         clock: Times stages.
@@ -65,6 +67,7 @@ def calibrate(
         with open_subject(
             request.artefact, request.full_precision, include_w8=request.config.include_w8
         ) as subject:
+            begin(subject)
             found = _run(request, store, subject, progress, tell)
             details = {**provenance(found), **finish(store, found)}
             best = found.chosen

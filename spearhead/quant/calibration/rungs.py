@@ -139,7 +139,7 @@ class RungMaker:
             student,
             self._models.teacher(dtype).head,
             self._lesson("training", self._texts.training, dtype),
-            self._lesson("looks", self._texts.held_out, dtype),
+            self._lesson("looks", self._texts.looks, dtype),
             replace(training, recompute_layers=recompute),
             journal=journal,
             progress=lambda step, _: self._progress(name, step, training.steps),

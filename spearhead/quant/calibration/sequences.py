@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spearhead.quant.calibration.config import CalibrationConfig
+from spearhead.quant.calibration.config import LEAST_DECIDING, CalibrationConfig
 from spearhead.quant.calibration.models import Models, machine_bytes
 from spearhead.quant.calibration.progress import Progress
 from spearhead.quant.calibration.store import StageResult, StageStore
@@ -35,7 +35,8 @@ class CalibrationTexts:
     Attributes:
         whole: All of them.
         training: For statistics, damage and training.
-        held_out: For decisions alone.
+        looks: Half of the held-out part: says when training stops, and which of two gated rungs is tried.
+        held_out: The other half, at least :data:`LEAST_DECIDING`: for decisions alone.
         skip_first: Tokens at the start of each document that do not count.
         result: The stage, for its key and time.
         described: Where the sequences come from, for people.
@@ -43,6 +44,7 @@ class CalibrationTexts:
 
     whole: SampledSequences
     training: SampledSequences
+    looks: SampledSequences
     held_out: SampledSequences
     skip_first: int
     result: StageResult
@@ -121,12 +123,14 @@ def gather_sequences(
         rejected=int(result.values["rejected"]),
         origin=origin,
     )
-    training, held_out = whole.split(config.holdout)
+    training, aside = whole.split(config.holdout)
+    deciding = max(LEAST_DECIDING, len(aside.token_ids) // 2)
     progress(STAGE, whole.token_ids.numel(), whole.token_ids.numel())
     return CalibrationTexts(
         whole=whole,
         training=training,
-        held_out=held_out,
+        looks=aside.select(range(deciding, len(aside.token_ids))),
+        held_out=aside.select(range(deciding)),
         skip_first=config.skip_first,
         result=result,
         described=_described(len(whole.token_ids), text, file),

@@ -24,7 +24,7 @@ PLAN = BaselinePlan(
 def _report(request: CalibrationRequest, plan: BaselinePlan) -> RecoveryReport:
     nowhere = Surroundings(versions={"torch": "x"}, commands=("spearhead",), device="here")
     outcome = CalibrationOutcome(OutcomeOptions(baselines=plan), nowhere, silent)
-    calibrate(request, finish=outcome.score, after=outcome.publish)
+    calibrate(request, begin=outcome.read, finish=outcome.score, after=outcome.publish)
     assert outcome.report_folder == request.artefact / "spear/report"
     return RecoveryReport.from_json((outcome.report_folder / "report.json").read_text())
 

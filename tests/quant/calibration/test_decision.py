@@ -40,4 +40,4 @@ def test_one_sequence_decides_nothing() -> None:
     rungs = [_measured(Rung.W4, 0.9, count=1), _measured(Rung.STATIC, 0.1, count=1)]
     decisions = decide(rungs, draws=500, seed=0)
     assert chosen(decisions) == Rung.W4
-    assert "1 held-out sequence cannot decide, dropped" in decisions[1].sentence
+    assert "a single held-out sequence cannot decide, dropped" in decisions[1].sentence

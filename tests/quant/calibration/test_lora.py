@@ -30,7 +30,7 @@ TOKENS = torch.randint(3, 300, (1, 20), generator=torch.Generator().manual_seed(
 def _exported(request: CalibrationRequest, adapter: Path) -> CalibrationOutcome:
     nowhere = Surroundings(versions={}, commands=(), device="here")
     outcome = CalibrationOutcome(OutcomeOptions(adapter=adapter), nowhere, silent)
-    calibrate(request, finish=outcome.score, after=outcome.publish)
+    calibrate(request, begin=outcome.read, finish=outcome.score, after=outcome.publish)
     return outcome
 
 

@@ -42,7 +42,7 @@ def test_a_report_holds_every_module_rung_curve_and_text(
     )
     outcome = CalibrationOutcome(options, surroundings, silent)
     request = request_for(artefact(), gate="auto", gate_min_rank=2)
-    found = calibrate(request, finish=outcome.score, after=outcome.publish)
+    found = calibrate(request, begin=outcome.read, finish=outcome.score, after=outcome.publish)
     report = RecoveryReport.from_json((tmp_path / "report/report.json").read_text())
     assert "<html" in (tmp_path / "report/report.html").read_text()
     assert [text.name for text in report.texts] == ["held-out self-samples", "fox", str(texts[1])]

@@ -24,7 +24,14 @@ class _Killed(Exception):
 def _run(request: CalibrationRequest, progress: Progress) -> list[str]:
     said: list[str] = []
     outcome = CalibrationOutcome(OutcomeOptions(), NOWHERE, progress)
-    calibrate(request, progress=progress, tell=said.append, finish=outcome.score, after=outcome.publish)
+    calibrate(
+        request,
+        progress=progress,
+        tell=said.append,
+        begin=outcome.read,
+        finish=outcome.score,
+        after=outcome.publish,
+    )
     return said
 
 
