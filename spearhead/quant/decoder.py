@@ -129,9 +129,8 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, window: int | None, past:
         past.keys[:, :, start:end], past.values[:, :, start:end] = key, value
         past.length = end
         key, value = past.keys[:, :, :end], past.values[:, :, :end]
-    grouped = query.shape[1] != key.shape[1]
     if start == 0 and (window is None or count <= window):
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
+        return _dot_product(query, key, value, causal=True)
     if count == 1 and (window is None or start < window):
         # The query heads of a group become rows of one product: nothing is repeated for them.
         rows = query.reshape(*key.shape[:2], -1, query.shape[-1])
@@ -139,4 +138,16 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, window: int | None, past:
     places = torch.arange(start + count, device=query.device)
     distance = places[start:, None] - places[None]
     seen = (distance >= 0) & (distance < (window or start + count))
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, enable_gqa=grouped)
+    return _dot_product(query, key, value, seen=seen)
+
+
+def _dot_product(
+    query: Tensor, key: Tensor, value: Tensor, *, seen: Tensor | None = None, causal: bool = False
+) -> Tensor:
+    group = query.shape[1] // key.shape[1]
+    if group > 1 and query.dtype == torch.float32:
+        # No GPU kernel takes groups in float32: the scores of all pairs of tokens would be held.
+        key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    return F.scaled_dot_product_attention(
+        query, key, value, seen, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]
+    )
