@@ -1,4 +1,4 @@
-"""On a GPU, a thousand replays of a captured launch give the same bits, and leave counters at zero."""
+"""On a GPU, a thousand replays of a captured launch give the same bits, and so does any cut of a batch."""
 
 from collections.abc import Callable
 
@@ -80,23 +80,43 @@ def test_activations_and_codes(rows):
     assert not space.arrivals.any()
 
 
-@pytest.mark.parametrize(("heads", "rows", "whole"), [(32, 5, False), (32, 17, True), (64, 5, True)])
-def test_attention(heads, rows, whole):
-    pages = torch.randperm(4 * 64, device="cuda", dtype=torch.int32).view(4, 64)
-    batch = PagedBatch(
+LENGTHS = (17, 300, 777, 1024)
+
+
+def paged(pages: torch.Tensor, rows: int, hidden: int) -> PagedBatch:
+    """The last ``rows`` rows of each sequence, without the ``hidden`` tokens after them."""
+    lengths = [length - hidden for length in LENGTHS]
+    return PagedBatch(
         page_table=pages,
-        row_starts=torch.arange(5, device="cuda", dtype=torch.int32) * rows,
-        lengths=torch.tensor([rows, 300, 777, 1024], device="cuda", dtype=torch.int32),
-        positions=torch.cat([torch.arange(n - rows, n) for n in (rows, 300, 777, 1024)]).cuda(),
+        row_starts=torch.arange(len(LENGTHS) + 1, device="cuda", dtype=torch.int32) * rows,
+        lengths=torch.tensor(lengths, device="cuda", dtype=torch.int32),
+        positions=torch.cat([torch.arange(length - rows, length) for length in lengths]).cuda(),
         page_size=16,
         max_rows=rows,
-        max_length=1024,
+        max_length=max(lengths),
     )
+
+
+@pytest.mark.parametrize("heads", [8, 32, 64])
+@pytest.mark.parametrize("rows", [5, 17])
+@pytest.mark.parametrize("whole", [False, True])
+def test_attention(heads, rows, whole):
+    pages = torch.randperm(4 * 64, device="cuda", dtype=torch.int32).view(4, 64)
     cache = torch.randn(4 * 64 * 16, 2, 8, 128, device="cuda", dtype=torch.float16)
-    query = torch.randn(4 * rows, heads, 128, device="cuda", dtype=torch.float16)
-    expect_equal_replays(lambda: [attend(query, cache, batch, 128**-0.5, whole=whole).y])
-    other = attend(query, cache, batch, 128**-0.5, whole=not whole).y
-    assert torch.equal(attend(query, cache, batch, 128**-0.5, whole=whole).y, other)
+    query = torch.randn(len(LENGTHS), rows, heads, 128, device="cuda", dtype=torch.float16)
+
+    def call(first: int, last: int) -> torch.Tensor:
+        batch = paged(pages, last - first, rows - last)
+        part = query[:, first:last].reshape(-1, heads, 128)
+        result = attend(part, cache, batch, 128**-0.5, whole=whole).y
+        return result.view(len(LENGTHS), last - first, -1)
+
+    expect_equal_replays(lambda: [call(0, rows)])
+    expected = call(0, rows)
+    for first, last in [(row, row + 1) for row in range(rows)] + [(0, 3), (2, rows)]:
+        assert torch.equal(call(first, last), expected[:, first:last])
+    other = attend(query.flatten(0, 1), cache, paged(pages, rows, 0), 128**-0.5, whole=not whole).y
+    assert torch.equal(other.view_as(expected), expected)
 
 
 def test_tokens():
