@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,8 @@ import grpc
 from benchmarks.trace_causes_stack import Stack, make_model
 from spearhead.client import AsyncClient, Delta, Finished, SamplingParams
 from spearhead.trace.causes import LateToken
-from spearhead.trace.report import build_report
-from spearhead.trace.spans import Traces
+from spearhead.trace.report import Report, build_report
+from spearhead.trace.spans import read_traces
 from spearhead.trace.tiles import Cause
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc
 
@@ -228,9 +228,8 @@ KINDS: dict[str, tuple[Cause, Callable[[Stack, Trial], Awaitable[None]]]] = {
 }
 
 
-def judge(traces: Traces, trial: Trial, cause: Cause) -> tuple[bool, str]:
+def judge(report: Report, trial: Trial, cause: Cause) -> tuple[bool, str]:
     """Whether the late tokens in the time of the injection are mostly due to the cause, and what they are."""
-    report = build_report(traces)
     # Either of two that fight for pages may lose; the report is right when it says so of the loser.
     names = {trial.request_id, f"{trial.request_id}-other"}
     late = [token for token in report.late if token.request.request_id in names and _during(token, trial)]
@@ -249,41 +248,40 @@ def _during(token: LateToken, trial: Trial) -> bool:
     return token.gap.start_ns <= trial.end_ns and token.gap.end_ns >= trial.start_ns
 
 
-async def run_kind(stack: Stack, kind: str, count: int) -> tuple[int, list[str]]:
-    """Injects one kind of delay so often; returns how often it was named, and what else was."""
-    cause, inject = KINDS[kind]
-    trials = [Trial(request_id=f"{kind.replace(' ', '-')}-{index}") for index in range(count)]
-    for trial in trials:
-        await inject(stack, trial)
-    wanted = {trial.request_id for trial in trials}
-    traces = await stack.traces(
-        lambda found: wanted <= {str(span.attributes.get("spearhead.request.id")) for span in found.spans}
-    )
-    verdicts = [judge(traces, trial, cause) for trial in trials]
-    return sum(right for right, _ in verdicts), [text for right, text in verdicts if not right]
+async def run_stack(stack: Stack, kinds: Sequence[str], count: int) -> dict[str, list[Trial]]:
+    """Injects each kind of delay so often."""
+    trials: dict[str, list[Trial]] = {}
+    async with stack.running():
+        async with AsyncClient(stack.address) as client:
+            await _drain(client, "warm-up", 100)
+        for kind in kinds:
+            trials[kind] = [Trial(request_id=f"{kind.replace(' ', '-')}-{index}") for index in range(count)]
+            for trial in trials[kind]:
+                await KINDS[kind][1](stack, trial)
+            print(f"injected: {kind}", file=sys.stderr, flush=True)
+    return trials
 
 
-async def run(count: int, kinds: list[str], folder: Path) -> dict[str, object]:
-    """Everything."""
+def run(count: int, kinds: Sequence[str], folder: Path) -> dict[str, object]:
+    """Everything. Traces are read when the services have ended: the delay proxy must not wait for that."""
     model = make_model(folder / "model")
     results: dict[str, object] = {}
-    for name, pages, running in (("roomy", 2048, 4), ("scarce", 30, 4)):
+    for name, pages in (("roomy", 2048), ("scarce", 30)):
         chosen = [kind for kind in kinds if (kind == "scarce pages") == (name == "scarce")]
         if not chosen:
             continue
-        async with Stack(folder / name, model, pages=pages, running=running).running() as stack:
-            async with AsyncClient(stack.address) as client:
-                await _drain(client, "warm-up", 100)
-            for kind in chosen:
-                named, wrong = await run_kind(stack, kind, count)
-                results[kind] = {
-                    "injected": count,
-                    "named": named,
-                    "cause": str(KINDS[kind][0]),
-                    "wrong": wrong,
-                }
-                print(f"{kind:20s} {KINDS[kind][0]!s:18s} {named:3d} of {count}", *wrong, sep="\n    ")
-                sys.stdout.flush()
+        stack = Stack(folder / name, model, pages=pages, running=4)
+        trials = asyncio.run(run_stack(stack, chosen, count))
+        report = build_report(read_traces([folder / name]))
+        for kind in chosen:
+            cause = KINDS[kind][0]
+            verdicts = [judge(report, trial, cause) for trial in trials[kind]]
+            named, wrong = (
+                sum(right for right, _ in verdicts),
+                [text for right, text in verdicts if not right],
+            )
+            results[kind] = {"injected": count, "named": named, "cause": cause, "wrong": wrong}
+            print(f"{kind:20s} {cause!s:18s} {named:3d} of {count}", *wrong, sep="\n    ", flush=True)
     return results
 
 
@@ -298,7 +296,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trace-causes-") as temporary:
         folder = arguments.folder or Path(temporary)
-        results = asyncio.run(run(arguments.count, arguments.kinds, folder))
+        results = run(arguments.count, arguments.kinds, folder)
     print(json.dumps({"benchmark": "trace_causes", "machine": platform.platform(), "kinds": results}))
 
 

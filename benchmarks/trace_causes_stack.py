@@ -7,12 +7,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from spearhead.client import AsyncClient
 from spearhead.errors import SpearheadError
-from spearhead.trace.spans import Traces, read_traces
 
 _START_S = 120.0
 _POLL_S = 0.1
@@ -139,16 +138,6 @@ class Stack:
         part = self.faults / f"{fault}.part"
         part.write_text(text)
         part.rename(self.faults / fault)
-
-    async def traces(self, complete: Callable[[Traces], bool]) -> Traces:
-        """What all services have written, once that is enough."""
-        async with asyncio.timeout(30):
-            while True:
-                await asyncio.sleep(0.5)  # exporters write every 300 ms
-                files = [path for path in self.folder.glob("*.jsonl") if path.stat().st_size]
-                traces = read_traces(files) if files else Traces(spans=())
-                if complete(traces):
-                    return traces
 
     def _settings(self, name: str) -> dict[str, str | int | float]:
         settings: dict[str, str | int | float] = {
