@@ -44,6 +44,7 @@ class Stack:
                 name=name,
                 argv=(sys.executable, str(PROCESS), str(sockets / f"{name}.sock"), mode),
                 health_socket=sockets / f"{name}.sock",
+                environment={},
             )
             for name, mode in self._modes.items()
         )

@@ -3,6 +3,7 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,30 +147,34 @@ def test_a_model_that_is_not_quantised_is_refused_and_leaves_no_trace(
     assert list(tmp_path.iterdir()) == [model]
 
 
-@pytest.fixture
-def small_disk() -> Iterator[Callable[[int], None]]:
-    """``small_disk(bytes)``: no file of this process grows beyond so many bytes."""
+@contextmanager
+def small_disk(size: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes; not for longer than needed, the log is one too."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_full_disk_leaves_the_artefact_as_it_was_and_the_stages(
-    artefact: Artefact, request_for: Request, tmp_path: Path, small_disk: Callable[[int], None]
+    artefact: Artefact, request_for: Request, tmp_path: Path
 ) -> None:
     path = artefact()
     request = replace(request_for(path), work=tmp_path / "work")
     files = sorted(path.rglob("*"))
 
-    def fill(*_: object) -> dict[str, object]:
-        small_disk(256)
-        return {}
+    with ExitStack() as full:
 
-    with pytest.raises(CalibrationError, match="cannot be written"):
-        calibrate(request, finish=fill)
-    small_disk(resource.RLIM_INFINITY)
+        def fill(*_: object) -> dict[str, object]:
+            full.enter_context(small_disk(256))
+            return {}
+
+        with pytest.raises(CalibrationError, match="cannot be written"):
+            calibrate(request, finish=fill)
     assert sorted(path.rglob("*")) == files
     said: list[str] = []
     calibrate(request, tell=said.append)
@@ -177,11 +182,10 @@ def test_a_full_disk_leaves_the_artefact_as_it_was_and_the_stages(
 
 
 def test_a_work_folder_that_cannot_be_written_is_explained(
-    artefact: Artefact, request_for: Request, tmp_path: Path, small_disk: Callable[[int], None]
+    artefact: Artefact, request_for: Request, tmp_path: Path
 ) -> None:
     request = replace(request_for(artefact()), work=tmp_path / "work")
-    small_disk(300)
-    with pytest.raises(CalibrationError, match="cannot be written"):
+    with small_disk(300), pytest.raises(CalibrationError, match="cannot be written"):
         calibrate(request)
 
 
