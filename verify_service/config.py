@@ -54,3 +54,4 @@ class VerifyConfig:
             raise ValueError("model.path is empty; name a folder, a .gguf file or a hub id")
         if self.stuck_after_s <= 0:
             raise ValueError(f"stuck_after_s is {self.stuck_after_s}; it must be positive")
+        self.telemetry.refuse_slow_rules()

@@ -43,6 +43,18 @@ class TelemetryConfig:
         """Whether requests are recorded for being slow."""
         return self.keep_slow_itl_ms is not None or self.keep_slow_ttft_ms is not None
 
+    def refuse_slow_rules(self) -> None:
+        """For services that do not see whole requests.
+
+        Raises:
+            ValueError: Requests are to be recorded for being slow.
+        """
+        if self.keeps_slow:
+            raise ValueError(
+                "telemetry.keep_slow_itl_ms and keep_slow_ttft_ms have no effect here: only the scheduler "
+                "sees whole requests; set them in its file"
+            )
+
     def __post_init__(self) -> None:
         if not 0.0 <= self.sample_ratio <= 1.0:
             raise ValueError(f"sample_ratio is {self.sample_ratio}; it must be between 0 and 1")

@@ -10,6 +10,7 @@ from scheduler_service.config import SchedulerConfig
 from spearhead.cli.checks.configuration import check_configuration
 from verify_service.config import VerifyConfig
 
+SLOW_RULES = {"telemetry.keep_slow_itl_ms", "telemetry.keep_slow_ttft_ms"}
 SHIPPED = Path(__file__).parents[3] / "deploy" / "config"
 
 
@@ -56,4 +57,14 @@ def documented_keys(text):
     ("name", "cls"), [("verify", VerifyConfig), ("draft", DraftConfig), ("scheduler", SchedulerConfig)]
 )
 def test_the_shipped_files_explain_every_key(name, cls):
-    assert set(documented_keys((SHIPPED / f"{name}.toml").read_text())) == set(keys_of(cls))
+    refused = set() if name == "scheduler" else SLOW_RULES
+    assert set(documented_keys((SHIPPED / f"{name}.toml").read_text())) == set(keys_of(cls)) - refused
+
+
+@pytest.mark.parametrize("name", ["verify", "draft"])
+@pytest.mark.parametrize("key", ["keep_slow_itl_ms", "keep_slow_ttft_ms"])
+def test_workers_refuse_rules_about_whole_requests(name, key, tmp_path):
+    (tmp_path / f"{name}.toml").write_text(f'[model]\npath = "m"\n[telemetry]\n{key} = 5.0\n')
+    (finding,) = check_configuration(tmp_path)
+    assert not finding.ok
+    assert "only the scheduler sees whole requests" in finding.text
