@@ -173,7 +173,8 @@ async def frozen_reader(stack: Stack, trial: Trial) -> None:
                 temperature=0, max_tokens=700, ignore_eos=True, logprobs=20
             ),
         )
-        call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Generate(request, timeout=120.0)
+        stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)  # type: ignore[no-untyped-call]
+        call = stub.Generate(request, timeout=120.0)
         for _ in range(_BEFORE):
             await call.read()
         trial.start_ns = time.time_ns()

@@ -51,7 +51,7 @@ class SlowVerifier(Verifier):
 
     faults: Faults
 
-    def step(self, items: Sequence[VerifyItem], released: Sequence[Hashable]) -> VerifiedStep:
+    def step(self, items: Sequence[VerifyItem], released: Sequence[Hashable] = ()) -> VerifiedStep:
         """As the real one, perhaps later."""
         if items:
             self.faults.sleep()
