@@ -10,7 +10,10 @@ from spearhead.errors import ConfigError
 
 SERVICES = ("verify", "draft", "scheduler")
 _DRAFTERS_WITHOUT_MODEL = ("ngram", "layer_skip")
-_DRAFTERS_WITHOUT_COMPUTE = ("none", "ngram")
+# How long idle OpenMP threads spin before they sleep. Waking one takes about 45 us, some hundred times a step;
+# the default, milliseconds, steals the cores of the other services: loading two models on two cores took six
+# times as long. This is long enough for the gap between two operations.
+_ENVIRONMENT = {"GOMP_SPINCOUNT": "10000"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +88,10 @@ def service_commands(options: StackOptions, sockets: Path) -> tuple[ServiceComma
             name=name,
             argv=_argv(name, settings[name], options),
             health_socket=_health_socket(sockets, name),
-            environment=_environment(options),
+            environment=_ENVIRONMENT,
         )
         for name in names
     )
-
-
-def _environment(options: StackOptions) -> dict[str, str]:
-    """Whether idle OpenMP threads spin.
-
-    They do by default, and a step of one model is a third faster for it. Where two models share the cores,
-    they would steal them from each other: loading both on two cores took six times as long.
-    """
-    alone = options.draft in _DRAFTERS_WITHOUT_COMPUTE
-    return {} if alone else {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def worker_address(sockets: Path, name: str) -> str:
