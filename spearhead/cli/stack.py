@@ -10,9 +10,9 @@ from spearhead.errors import ConfigError
 
 SERVICES = ("verify", "draft", "scheduler")
 _DRAFTERS_WITHOUT_MODEL = ("ngram", "layer_skip")
-# How long idle OpenMP threads spin before they sleep. Waking one takes about 45 us, some hundred times a step;
-# the default, milliseconds, steals the cores of the other services: loading two models on two cores took six
-# times as long. This is long enough for the gap between two operations.
+# How long idle OpenMP threads spin before they sleep. Waking one takes about 45 us, some hundred times a
+# step; the default, milliseconds, steals the cores of the other services: loading two models on two cores
+# took six times as long. This is long enough for the gap between two operations.
 _ENVIRONMENT = {"GOMP_SPINCOUNT": "10000"}
 
 
