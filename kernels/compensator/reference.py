@@ -28,12 +28,21 @@ def compensate(x: Tensor, a: Tensor, b: Tensor, gate: GateWeights | None = None)
     """
     code = x.float() @ a.float().T  # (M, R)
     if gate is not None:
-        code = code * _gate(code, gate)
+        code = code * gate_of(code, gate)
     return code @ b.float().T
 
 
-def _gate(code: Tensor, gate: GateWeights) -> Tensor:
+def gate_of(code: Tensor, gate: GateWeights) -> Tensor:
+    """The gate of each code; differentiable.
+
+    Args:
+        code: Any float ``(..., R)``.
+        gate: Its weights.
+
+    Returns:
+        float32 ``(..., R)``, in (0, 2).
+    """
     w1, b1, w2, b2 = (tensor.float() for tensor in gate)
-    limited = code.clamp(-GATE_INPUT_LIMIT, GATE_INPUT_LIMIT)
+    limited = code.float().clamp(-GATE_INPUT_LIMIT, GATE_INPUT_LIMIT)
     hidden = torch.nn.functional.silu(limited @ w1.T + b1)
     return 2 * torch.sigmoid(hidden @ w2.T + b2)

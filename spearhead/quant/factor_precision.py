@@ -1,13 +1,13 @@
 """Compensator factors as they will be stored: rounding inside the training step, straight through backwards.
 
 An int8 factor takes half the bytes of a bfloat16 one, so twice the rank fits into the same budget; training
-sees the rounding and works around it. The rounding is that of ``spearhead.model.checkpoint.factor_codec``.
+sees the rounding and works around it.
 """
 
 import torch
 from torch import Tensor
 
-from spearhead.model.checkpoint.factor_codec import FactorBits
+from spearhead.model.checkpoint.factor_codec import FactorBits, factor_codes
 
 FACTOR_BITS: tuple[FactorBits, ...] = (16, 8, 4)
 
@@ -26,9 +26,7 @@ def round_factor(factor: Tensor, bits: FactorBits) -> Tensor:
         if bits == 16:
             stored = factor.to(torch.bfloat16).float()
         else:
-            limit = (1 << (bits - 1)) - 1
-            scales = factor.abs().amax(dim=1, keepdim=True) / limit
-            scales = scales.clamp(min=torch.finfo(torch.float32).tiny)
-            stored = torch.round(factor / scales) * scales
+            codes, scales = factor_codes(factor, bits)
+            stored = codes * scales[:, None]
         difference = stored - factor
     return factor + difference

@@ -67,7 +67,7 @@ class MomentsAccumulator:
         if not bool(torch.isfinite(rows).all()):
             raise CalibrationError(_not_finite(self._module, x, valid))
         absolute = rows.abs()
-        self._second += (rows.T @ rows).double()
+        self._second += rows.T @ rows  # added in float64, without a copy of it
         self._sum_abs += absolute.sum(0, dtype=torch.float64)
         self._peak_mean_abs = torch.maximum(self._peak_mean_abs, absolute.mean(0, dtype=torch.float64))
         self._peak_abs = torch.maximum(self._peak_abs, absolute.amax(0).double())

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.compensator import GATE_INPUT_LIMIT
+from kernels.compensator import gate_of
 from spearhead.model.checkpoint.factor_codec import FactorBits
 from spearhead.quant.decoder import Linear, plain_linear
 from spearhead.quant.factor_precision import round_factor
@@ -141,8 +141,7 @@ class Student(nn.Module):
 
     def _gate(self, module: str, code: Tensor) -> Tensor:
         w1, b1, w2, b2 = (self.gates[_key(module, part)] for part in ("w1", "b1", "w2", "b2"))
-        limited = code.float().clamp(-GATE_INPUT_LIMIT, GATE_INPUT_LIMIT)
-        return 2 * torch.sigmoid(F.linear(F.silu(F.linear(limited, w1, b1)), w2, b2))
+        return gate_of(code, (w1, b1, w2, b2))
 
 
 def _key(module: str, part: str) -> str:

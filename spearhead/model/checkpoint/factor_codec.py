@@ -44,12 +44,26 @@ def encode_factor(factor: Tensor, *, bits: FactorBits, dtype: torch.dtype = torc
     """
     if bits == 16:
         return EncodedFactor(bits=16, values=_finite(factor.to(dtype)), scales=None, length=factor.shape[1])
-    largest = _finite(factor.float()).abs().amax(dim=1)
-    scales = (largest / _LARGEST_CODE[bits]).clamp(min=torch.finfo(torch.float32).tiny)
-    codes = torch.round(factor.float() / scales[:, None]).to(torch.int8)
+    rounded, scales = factor_codes(_finite(factor.float()), bits)
+    codes = rounded.to(torch.int8)
     return EncodedFactor(
         bits=bits, values=codes if bits == 8 else pack(codes), scales=scales, length=factor.shape[1]
     )
+
+
+def factor_codes(factor: Tensor, bits: FactorBits) -> tuple[Tensor, Tensor]:
+    """Codes and scales of a factor in 8 or 4 bits; nothing is checked and nothing waits for a device.
+
+    Args:
+        factor: float32 ``(R, L)``.
+        bits: 8 or 4.
+
+    Returns:
+        Whole numbers, float32 ``(R, L)``, and scales, float32 ``(R,)``.
+    """
+    largest = factor.abs().amax(dim=1)
+    scales = (largest / _LARGEST_CODE[bits]).clamp(min=torch.finfo(torch.float32).tiny)
+    return torch.round(factor / scales[:, None]), scales
 
 
 def decode_factor(encoded: EncodedFactor) -> Tensor:

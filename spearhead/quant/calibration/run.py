@@ -95,6 +95,9 @@ def _run(
     texts = gather_sequences(
         store, models, config, text=request.text, file=request.sequences, progress=progress
     )
+    rows, wanted = texts.whole.origin.config.batch_size, config.sampling.batch_size
+    if rows < wanted and request.text is None and request.sequences is None:
+        tell(f"{rows} sequences are sampled in step, not {wanted}: their keys and values would not fit")
     forms = fit_closed_forms(store, models, texts, config, progress=progress)
     damage, measured = measure_modules(store, models, texts, config, progress=progress)
     allocation = place(subject, damage, forms, config)
