@@ -25,6 +25,7 @@ from spearhead.quant.calibration.baselines import BaselinePlan
 from spearhead.quant.calibration.config import Recipe
 from spearhead.quant.calibration.provenance import provenance
 from spearhead.quant.calibration.report import Surroundings
+from spearhead.quant.device import compute_device
 from spearhead.quant.evaluation import TextProtocol
 
 _SAMPLING = {
@@ -47,7 +48,7 @@ def calibrate_artefact(arguments: argparse.Namespace) -> str:
     """
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    device = _device(arguments)
+    device = str(compute_device(arguments.device))
     request = CalibrationRequest(
         artefact=arguments.artefact,
         full_precision=arguments.full_precision,
@@ -105,13 +106,6 @@ def _given(arguments: argparse.Namespace, names: dict[str, str]) -> dict[str, An
     """Options that are on the command line, by the names of their fields."""
     values = vars(arguments)
     return {field: values[option] for option, field in names.items() if values[option] is not None}
-
-
-def _device(arguments: argparse.Namespace) -> str:
-    chosen: str = arguments.device
-    if chosen != "auto":
-        return chosen
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _options(arguments: argparse.Namespace) -> OutcomeOptions:

@@ -16,6 +16,7 @@ from spearhead.cli.progress import ProgressBar
 from spearhead.cli.tables import table
 from spearhead.errors import ConfigError
 from spearhead.model.quantization import QuantizationScheme
+from spearhead.quant.device import TOKENS_AT_ONCE, compute_device
 from spearhead.quant.evaluation import (
     AcceptancePlan,
     AcceptanceSettings,
@@ -42,7 +43,6 @@ from spearhead.quant.evaluation.presentation import (
 from spearhead.quant.self_sampling import SamplingTokens, SelfSamplingConfig, self_sample
 
 _SELF, _NGRAM = "self", "ngram"
-_TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 16384}
 
 
 def evaluate(arguments: argparse.Namespace) -> str:
@@ -86,28 +86,15 @@ def _opened(arguments: argparse.Namespace) -> Iterator[OpenedModels]:
         schemes=[QuantizationScheme.parse(text) for text in arguments.quantization],
         drafters=drafters if arguments.prompts else [],
         dtype=getattr(torch, arguments.dtype),
-        device=_device(arguments.device),
+        device=compute_device(arguments.device),
         memory_bytes=int(arguments.memory_gib * 2**30),
     ) as models:
         yield models
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
-        raise ConfigError(f"--device {name} cannot be used: {str(error).splitlines()[0]}") from error
-    if device.type not in _TOKENS_AT_ONCE:
-        raise ConfigError(f"--device {name} is not supported; use {' or '.join(_TOKENS_AT_ONCE)}")
-    return device
-
-
 def _tokens_at_once(arguments: argparse.Namespace, models: OpenedModels) -> int:
     chosen: int = arguments.tokens_at_once
-    return chosen or _TOKENS_AT_ONCE[models.reference.source.device.type]
+    return chosen or TOKENS_AT_ONCE[models.reference.source.device.type]
 
 
 def _texts(arguments: argparse.Namespace, models: OpenedModels, bars: "_Bars") -> list[EvaluationText]:

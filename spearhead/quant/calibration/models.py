@@ -1,22 +1,19 @@
 """Teacher and student in a dtype: in memory while they fit, else one layer at a time from the disk."""
 
-import os
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
 import torch
 
-from spearhead.errors import ConfigError
 from spearhead.model.checkpoint import Checkpoint
 from spearhead.model.checkpoint.layout import expected_shapes
 from spearhead.quant.calibration.config import CalibrationSettings
 from spearhead.quant.calibration.subject import Subject
-from spearhead.quant.evaluation.opening import free_memory_bytes
+from spearhead.quant.device import TOKENS_AT_ONCE, compute_device, free_memory_bytes
 from spearhead.quant.layers import LayerSource, ResidentLayers, StreamedLayers
 
 _MEMORY_SHARE = 0.6
-_TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 16384}
 
 Role = Literal["teacher", "student"]
 
@@ -53,7 +50,7 @@ class Models:
             device=device,
             dtype=compute_dtype(settings.dtype, device),
             memory_bytes=settings.memory_bytes,
-            tokens_at_once=settings.tokens_at_once or _TOKENS_AT_ONCE[device.type],
+            tokens_at_once=settings.tokens_at_once or TOKENS_AT_ONCE[device.type],
         )
 
     def teacher(self, dtype: torch.dtype = torch.float32) -> LayerSource:
@@ -99,22 +96,6 @@ def layer_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
     return sum(map(prod, expected_shapes(checkpoint.config).values())) * dtype.itemsize
 
 
-def compute_device(name: str) -> torch.device:
-    """The device of a name.
-
-    Raises:
-        ConfigError: It is not here, or not supported.
-    """
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
-        raise ConfigError(f"device {name} cannot be used: {str(error).splitlines()[0]}") from error
-    if device.type not in _TOKENS_AT_ONCE:
-        raise ConfigError(f"device {name} is not supported; use {' or '.join(_TOKENS_AT_ONCE)}")
-    return device
-
-
 def compute_dtype(name: str, device: torch.device) -> torch.dtype:
     """``auto`` = bfloat16 where the hardware multiplies it."""
     if name != "auto":
@@ -122,10 +103,3 @@ def compute_dtype(name: str, device: torch.device) -> torch.dtype:
         return found
     fast = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if fast else torch.float32
-
-
-def machine_bytes(device: torch.device) -> int:
-    """All memory of a device, free or not: always the same on one machine."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from spearhead.quant.calibration.config import LEAST_DECIDING, CalibrationConfig
-from spearhead.quant.calibration.models import Models, machine_bytes
+from spearhead.quant.calibration.models import Models
 from spearhead.quant.calibration.progress import Progress
 from spearhead.quant.calibration.store import StageResult, StageStore
+from spearhead.quant.device import machine_bytes
 from spearhead.quant.lesson import token_weights
 from spearhead.quant.quantizing.calibration import read_sequences
 from spearhead.quant.self_sampling import (

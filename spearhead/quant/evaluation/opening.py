@@ -1,6 +1,5 @@
 """From paths of checkpoints to the models that are compared: full precision, ``w4``, ``w4+ec``."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from spearhead.model.checkpoint.layout import check_groups, expected_shapes
 from spearhead.model.checkpoint.variants import quantized_bytes
 from spearhead.model.loading import load_tokenizer
 from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
+from spearhead.quant.device import free_memory_bytes
 from spearhead.quant.evaluation.model_variant import EvaluatedModel, compensated_linear
 from spearhead.quant.layers import LayerSource, Replace, ResidentLayers, StreamedLayers
 from spearhead.tokenizer import Tokenizer
@@ -221,18 +221,6 @@ def check_tokenizers(checkpoints: Sequence[Checkpoint]) -> Tokenizer:
                 "different tokens cannot be compared, evaluate them apart"
             )
     return first[1]
-
-
-def free_memory_bytes(device: torch.device) -> int:
-    """Memory that could be taken now, as the system says it; limits of a container are not known here."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    info = Path("/proc/meminfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _check_vocabularies(base: Checkpoint, others: Sequence[Checkpoint]) -> None:

@@ -1,6 +1,5 @@
 """Calibration tokens that the model writes itself, for methods that need statistics and are given no text."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import torch
 
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint import Checkpoint
+from spearhead.quant.device import free_memory_bytes
 from spearhead.quant.layers import LayerSource, ResidentLayers, StreamedLayers
 from spearhead.quant.quantizing.settings import RunSettings
 from spearhead.quant.self_sampling import SamplingTokens, SelfSamplingConfig, self_sample
@@ -73,10 +73,4 @@ def _layers(checkpoint: Checkpoint, settings: RunSettings) -> LayerSource:
     streamed = StreamedLayers(checkpoint, dtype=dtype, device=device)
     stored_bytes = getattr(torch, checkpoint.weight_dtype).itemsize
     needed = checkpoint.stored_bytes // stored_bytes * dtype.itemsize
-    return ResidentLayers(streamed) if needed < _SHARE_OF_MEMORY * _free_bytes(device) else streamed
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return ResidentLayers(streamed) if needed < _SHARE_OF_MEMORY * free_memory_bytes(device) else streamed
