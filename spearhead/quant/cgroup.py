@@ -1,4 +1,4 @@
-"""Limits on this process's memory that a container or a service manager sets: Linux control groups, v1 and v2.
+"""Limits that containers and service managers set on this process's memory: Linux control groups, v1 and v2.
 
 Every group from this process's own up to the outermost one that is visible may have a limit. In a container
 the group's path may be that of the host while only its own folder is mounted: then the mount's root is it.

@@ -1,7 +1,6 @@
 """Writing ``spear/ec.safetensors`` and ``spear/ec.json`` beside quantised weights."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from spearhead.errors import CheckpointError
 from spearhead.model.checkpoint.compensators import FILE, FOLDER, VERSION, Compensator
+from spearhead.model.checkpoint.durable import put_in_place
 from spearhead.model.checkpoint.factor_codec import EncodedFactor, decode_factor
 from spearhead.model.checkpoint.tensor_files import file_digest
 from spearhead.model.weights import Gate
@@ -111,8 +111,8 @@ def exchanged_pair(file: Path) -> Iterator[tuple[Path, Path]]:
     written, described = file.with_suffix(".partial"), file.with_suffix(".json.partial")
     try:
         yield written, described
-        os.replace(written, file)
-        os.replace(described, file.with_suffix(".json"))
+        put_in_place(written, file)
+        put_in_place(described, file.with_suffix(".json"))
     except BaseException:
         written.unlink(missing_ok=True)
         described.unlink(missing_ok=True)

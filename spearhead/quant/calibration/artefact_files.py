@@ -1,7 +1,6 @@
 """Stage 9: the compensators into the artefact, whole or not at all."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from spearhead.model.checkpoint.compensator_files import (
     save_compensators,
 )
 from spearhead.model.checkpoint.compensators import FILE, FOLDER
+from spearhead.model.checkpoint.durable import put_in_place
 from spearhead.model.checkpoint.tensor_files import file_digest, read_json
 from spearhead.quant.calibration.subject import Subject
 
@@ -131,7 +131,7 @@ def _name_file(folder: Path, *, present: bool) -> None:
     part = path.with_name("config.json.partial")
     try:
         part.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        put_in_place(part, path)
     except OSError:
         part.unlink(missing_ok=True)
         raise

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spearhead.errors import CalibrationError, ConfigError
 from spearhead.model.checkpoint.compensators import Compensator
+from spearhead.model.checkpoint.durable import put_in_place
 
 _PREFIX = "base_model.model."
 
@@ -55,7 +56,7 @@ def export_lora(
         dtype = torch.float32 if exact else torch.bfloat16
         save_file(_tensors(compensators, dtype), file, metadata={"format": "pt"})
         file.chmod(0o644)  # the library keeps it private
-        os.rename(part, folder)
+        put_in_place(part, folder)
     except (OSError, SafetensorError) as error:
         raise CalibrationError(
             f"the adapter {folder} cannot be written: {error}; free space or choose another folder"

@@ -11,7 +11,6 @@ configurations lie side by side and never mix.
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from spearhead import __version__
 from spearhead.errors import CalibrationError, ConfigError
+from spearhead.model.checkpoint.durable import put_in_place
 
 _HEADER = "spearhead_calibration"
 _LOCK = "lock"
@@ -142,7 +142,7 @@ def _save(file: Path, found: StageResult, duration_s: float) -> None:
     tensors = {name: tensor.contiguous() for name, tensor in found.tensors.items()}
     try:
         save_file(tensors, part, metadata={_HEADER: header})
-        os.replace(part, file)
+        put_in_place(part, file)
     except (OSError, SafetensorError) as error:
         part.unlink(missing_ok=True)
         raise CalibrationError(

@@ -1,7 +1,6 @@
 """The course of a quantisation run: parts into the work folder, then the artefact into its place."""
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from spearhead.errors import CalibrationError, CheckpointError
 from spearhead.model.checkpoint import Checkpoint
+from spearhead.model.checkpoint.durable import put_in_place
 from spearhead.model.checkpoint.layout import EMBEDDING, expected_shapes, layer_name
 from spearhead.model.checkpoint.loader import finite
 from spearhead.quant.artefact import (
@@ -202,7 +202,7 @@ class QuantizationRun:
             (folder / "spear").mkdir()
             report = self._write_artefact(work, folder)
             check_places(self._output, work.path)  # another run may have been faster
-            os.rename(folder, self._output)
+            put_in_place(folder, self._output)
         return report
 
     def _write_artefact(self, work: WorkFolder, folder: Path) -> QuantizationReport:

@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spearhead.errors import ConfigError
+from spearhead.model.checkpoint.durable import put_in_place
 from spearhead.model.checkpoint.tensor_files import read_json
 
 _RUN, _LOCK, _NEXT = "run.json", "spearhead-quantize.lock", "next_layer"
@@ -123,7 +124,7 @@ class WorkFolder:
         with explained_write_errors(self.path):
             try:
                 yield beside
-                os.replace(beside, self.path / name)
+                put_in_place(beside, self.path / name)
             except BaseException:
                 beside.unlink(missing_ok=True)
                 raise

@@ -1,10 +1,10 @@
 """Report files, written whole or not at all."""
 
-import os
 import tempfile
 from pathlib import Path
 
 from spearhead.errors import CalibrationError
+from spearhead.model.checkpoint.durable import put_in_place, sync_to_disk
 from spearhead.quant.report.document import RecoveryReport
 from spearhead.quant.report.html import report_html
 
@@ -48,7 +48,7 @@ def _write(contents: dict[Path, str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary[path] = _write_temporary(path, content)
         for path, source in temporary.items():
-            os.replace(source, path)
+            put_in_place(source, path)
     except OSError as error:
         raise CalibrationError(
             f"cannot write the report {', '.join(map(str, contents))}: {error}; choose another folder or "
@@ -67,7 +67,7 @@ def _write_temporary(path: Path, content: str) -> Path:
         try:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            sync_to_disk(source)
         except OSError:
             source.unlink()
             raise

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spearhead.errors import CalibrationError
+from spearhead.model.checkpoint.durable import put_in_place
 from spearhead.quant.self_sampling.config import SamplingTokens, SelfSamplingConfig
 from spearhead.quant.self_sampling.repetition import distinct_share
 from spearhead.quant.sequences import TokenBatch
@@ -113,7 +114,7 @@ class SampledSequences:
                 part,
                 metadata={_HEADER: json.dumps(header)},
             )
-            os.replace(part, path)
+            put_in_place(part, path)
         except (OSError, SafetensorError) as error:
             part.unlink(missing_ok=True)
             raise CalibrationError(
