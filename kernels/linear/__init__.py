@@ -1,6 +1,5 @@
-"""Dense linear layers: y = x weightᵀ + bias, on the processor, and in blocks of rows on a GPU."""
+"""Dense linear layers on the processor: y = x weightᵀ + bias."""
 
-from kernels.linear.blocks import BLOCK_ROWS, multiply_blocks
 from kernels.linear.onednn import linear, pack, packs
 
-__all__ = ["BLOCK_ROWS", "linear", "multiply_blocks", "pack", "packs"]
+__all__ = ["linear", "pack", "packs"]
