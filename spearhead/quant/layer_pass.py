@@ -33,7 +33,7 @@ class LayerVisit:
         tensors: Its tensors.
         moments: Projection within the layer to the moments of its inputs; shared where inputs are.
         inputs: The residual stream before the layer, one ``(B, T, D)`` a batch, on the pass's store device.
-        batches: The batches, for masks.
+        batches: The batches; their masks say which tokens count.
         rotary: Tables of all positions.
     """
 
@@ -59,7 +59,6 @@ def visit_layers(
     batches: Sequence[TokenBatch],
     advance: Advance,
     *,
-    skip_first: int = 0,
     store: torch.device | None = None,
     keep: Keep | None = None,
     first_layer: int = 0,
@@ -69,11 +68,10 @@ def visit_layers(
 
     Args:
         source: The model.
-        batches: Calibration tokens.
+        batches: Calibration tokens; moments are of those that are valid.
         advance: Called for each layer once its moments are known. Returning ``visit.tensors`` keeps the
             inputs of later layers those of ``source``; returning quantised tensors makes later layers see
             what quantised ones see.
-        skip_first: Tokens at the start of each sequence that do not count (attention sinks).
         store: Where the residual stream waits between layers; default the source's device.
         keep: Puts it there instead, such as into files.
         first_layer: Where to go on after an interruption, with ``inputs``.
@@ -100,7 +98,7 @@ def visit_layers(
         rotary = Rotary.build(source.config, width, source.device)
         for index in range(first_layer, source.config.layer_count):
             tensors = source.layer(index)
-            gathered = _gather(source, index, tensors, stream, batches, rotary, skip_first)
+            gathered = _gather(source, index, tensors, stream, batches, rotary)
             visit = LayerVisit(
                 index=index, tensors=tensors, moments=gathered, inputs=stream, batches=batches, rotary=rotary
             )
@@ -117,7 +115,6 @@ def _gather(
     stream: Sequence[Tensor],
     batches: Sequence[TokenBatch],
     rotary: Rotary,
-    skip_first: int,
 ) -> dict[str, Moments]:
     sums = {
         layer_name(index, part): MomentsAccumulator(
@@ -133,8 +130,7 @@ def _gather(
         return plain_linear(module, x, weight, bias)
 
     for batch, hidden in zip(batches, stream, strict=True):
-        valid = batch.valid.to(source.device).clone()
-        valid[:, :skip_first] = False
+        valid = batch.valid.to(source.device)
         for _ in _forward(source, index, tensors, [hidden], rotary, watching):
             pass
     finished = {module: accumulator.finish() for module, accumulator in sums.items()}

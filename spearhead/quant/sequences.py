@@ -13,7 +13,7 @@ class TokenBatch:
 
     Attributes:
         token_ids: int64 ``(B, T)``; padding is any valid id.
-        valid: bool ``(B, T)``; false on padding.
+        valid: bool ``(B, T)``; false on padding and on other tokens that do not count.
     """
 
     token_ids: Tensor
@@ -22,6 +22,12 @@ class TokenBatch:
     def to(self, device: torch.device) -> "TokenBatch":
         """The same batch on another device."""
         return TokenBatch(token_ids=self.token_ids.to(device), valid=self.valid.to(device))
+
+    def without_first(self, count: int) -> "TokenBatch":
+        """The same batch whose first ``count`` tokens of each sequence do not count (attention sinks)."""
+        valid = self.valid.clone()
+        valid[:, :count] = False
+        return TokenBatch(token_ids=self.token_ids, valid=valid)
 
 
 def batches(sequences: Sequence[Sequence[int]], batch_size: int) -> Iterator[TokenBatch]:

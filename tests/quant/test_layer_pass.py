@@ -28,7 +28,8 @@ def moments_of(source: StreamedLayers, batch_size: int, skip_first: int = 0) -> 
         found.update({f"{visit.index}.{part}": moments for part, moments in visit.moments.items()})
         return visit.tensors
 
-    visit_layers(source, list(batches(SEQUENCES, batch_size)), keep, skip_first=skip_first)
+    groups = [batch.without_first(skip_first) for batch in batches(SEQUENCES, batch_size)]
+    visit_layers(source, groups, keep)
     return found
 
 

@@ -17,7 +17,7 @@ class Block:
         config: The model's shape.
         true: The layer's tensors, float32; their outputs are the targets.
         other: Tensors of a layer that computes the same, whose weights will be replaced.
-        visit: Gives the inputs.
+        visit: Gives the inputs; batches in which no token counts are left out.
     """
 
     def __init__(
@@ -26,19 +26,26 @@ class Block:
         self._config = config
         self._other = other
         self._visit = visit
+        self._counted = [place for place, batch in enumerate(visit.batches) if bool(batch.valid.any())]
         self._device = next(iter(true.values())).device
         self._targets: Sequence[Tensor] = [
-            self._forward(true, batch).to(inputs.device) for batch, inputs in enumerate(visit.inputs)
+            self._forward(true, place).to(visit.inputs[place].device) for place in self._counted
         ]
 
-    def loss(self, weights: Mapping[str, Tensor], batch: int) -> Tensor:
-        """Mean squared error of the layer's output over the valid tokens of a batch."""
-        tensors = {**self._other, **{f"{part}.weight": weight for part, weight in weights.items()}}
-        valid = self._visit.batches[batch].valid.to(self._device)
-        target = self._targets[batch].to(self._device)
-        return (self._forward(tensors, batch) - target)[valid].square().mean()
+    @property
+    def batch_count(self) -> int:
+        """Batches that :meth:`loss` knows."""
+        return len(self._counted)
 
-    def _forward(self, tensors: Mapping[str, Tensor], batch: int) -> Tensor:
-        hidden = self._visit.inputs[batch].to(self._device, torch.float32)
+    def loss(self, weights: Mapping[str, Tensor], batch: int) -> Tensor:
+        """Mean squared error of the layer's output over the tokens of a batch that count."""
+        place = self._counted[batch]
+        tensors = {**self._other, **{f"{part}.weight": weight for part, weight in weights.items()}}
+        valid = self._visit.batches[place].valid.to(self._device)
+        target = self._targets[batch].to(self._device)
+        return (self._forward(tensors, place) - target)[valid].square().mean()
+
+    def _forward(self, tensors: Mapping[str, Tensor], place: int) -> Tensor:
+        hidden = self._visit.inputs[place].to(self._device, torch.float32)
         rotary = self._visit.rotary.part(0, hidden.shape[1])
         return layer_forward(self._config, self._visit.index, tensors, hidden, rotary)

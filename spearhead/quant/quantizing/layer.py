@@ -145,10 +145,11 @@ class LayerQuantizer:
         }
         if not weights:
             return None
+        block = Block(self.config, true, folded.tensors, visit)
         return learn_clipping(
             weights,
-            Block(self.config, true, folded.tensors, visit).loss,
-            len(visit.batches),
+            block.loss,
+            block.batch_count,
             steps=self.options.clipping_steps,
             rate=self.options.clipping_rate,
             scale_dtype=self.dtype,

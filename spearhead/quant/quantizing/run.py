@@ -127,7 +127,9 @@ class QuantizationRun:
                 self._quantize(work, index, None)
                 work.mark_next_layer(index + 1)
         else:
-            self._visit(work, list(batches(self._sequences, self._settings.batch_size)))
+            skipped = self._settings.skip_first
+            groups = batches(self._sequences, self._settings.batch_size)
+            self._visit(work, [batch.without_first(skipped) for batch in groups])
         self._write_kept(work, _HEAD_PART)
 
     def _write_kept(self, work: WorkFolder, part: str) -> None:
@@ -166,7 +168,6 @@ class QuantizationRun:
             source,
             calibration,
             advance,
-            skip_first=self._settings.skip_first,
             keep=work.keep_stream,
             first_layer=work.next_layer,
             inputs=stored or None,

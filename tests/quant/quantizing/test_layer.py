@@ -12,6 +12,7 @@ from spearhead.quant.decoder import layer_forward
 from spearhead.quant.layer_pass import LayerVisit, visit_layers
 from spearhead.quant.layers import StreamedLayers
 from spearhead.quant.methods.options import MethodOptions
+from spearhead.quant.quantizing.block import Block
 from spearhead.quant.quantizing.layer import LayerQuantizer, QuantizedLayer
 from spearhead.quant.recipe import QuantizationRecipe
 from spearhead.quant.sequences import batches
@@ -20,8 +21,10 @@ Factory = Callable[..., Path]
 SEQUENCES = [list(range(3, 63)), list(range(40, 90)), list(range(100, 130))]
 
 
-def quantized(folder: Path, method: str, steps: int = 60, rate: float = 0.02) -> tuple[QuantizedLayer, float]:
-    """The first layer, and the mean squared error of its output on the calibration tokens."""
+def quantized(
+    folder: Path, method: str, steps: int = 60, rate: float = 0.02, skip_first: int = 0, batch_size: int = 2
+) -> tuple[QuantizedLayer, float]:
+    """The first layer, and the squared error of its output on the calibration tokens that count."""
     done: list[tuple[QuantizedLayer, float]] = []
     with closing(open_checkpoint(str(folder))) as checkpoint:
         source = StreamedLayers(checkpoint, dtype=torch.float32, device=torch.device("cpu"))
@@ -41,7 +44,8 @@ def quantized(folder: Path, method: str, steps: int = 60, rate: float = 0.02) ->
                 done.append((layer, output_error(source, visit, layer)))
             return tensors
 
-        visit_layers(source, list(batches(SEQUENCES, 2)), advance)
+        groups = [batch.without_first(skip_first) for batch in batches(SEQUENCES, batch_size)]
+        visit_layers(source, groups, advance)
     return done[0]
 
 
@@ -73,6 +77,38 @@ def test_every_option_of_learned_clipping_has_an_effect(
     folder = tiny_checkpoint("qwen2")
     (before, _), (after, _) = quantized(folder, "omniquant"), quantized(folder, "omniquant", **changed)
     assert any(not torch.equal(before.stored[name], after.stored[name]) for name in before.stored)
+
+
+def test_learned_clipping_is_for_the_tokens_that_count(tiny_checkpoint: Factory) -> None:
+    skipped, losses = 20, []
+
+    def advance(visit: LayerVisit) -> dict[str, torch.Tensor]:
+        true = dict(visit.tensors)
+        other = {"mlp.down_proj": 0.9 * true["mlp.down_proj.weight"]}
+        loss = float(Block(source.config, true, true, visit).loss(other, 0))
+        outputs = [
+            layer_forward(source.config, visit.index, tensors, visit.inputs[0], visit.rotary.part(0, 60))
+            for tensors in (true, true | {"mlp.down_proj.weight": other["mlp.down_proj"]})
+        ]
+        difference = (outputs[0] - outputs[1])[visit.batches[0].valid]
+        losses.append((loss, float(difference.square().mean())))
+        return true
+
+    with closing(open_checkpoint(str(tiny_checkpoint("qwen2")))) as checkpoint:
+        source = StreamedLayers(checkpoint, dtype=torch.float32, device=torch.device("cpu"))
+        (batch,) = batches(SEQUENCES[:2], 2)
+        for group in (batch, batch.without_first(skipped)):
+            visit_layers(source, [group], advance)
+    assert all(loss == pytest.approx(wanted, rel=1e-5) for loss, wanted in losses)
+    assert losses[0] != losses[len(losses) // 2]
+
+
+def test_a_batch_in_which_no_token_counts_is_left_out(tiny_checkpoint: Factory) -> None:
+    folder = tiny_checkpoint("qwen2")
+    assert len(SEQUENCES[2]) == 30  # a batch of its own, all of it skipped
+    layer, error = quantized(folder, "omniquant", skip_first=30, batch_size=1)
+    assert {report.method_used for report in layer.reports} == {"omniquant"}
+    assert 0 < error < float("inf")
 
 
 def test_the_simplest_of_equals_is_kept_and_told(tiny_checkpoint: Factory) -> None:
