@@ -1,6 +1,6 @@
 """One pass over the calibration tokens, layer after layer: only one layer's tensors are in memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +59,7 @@ def visit_layers(
     batches: Sequence[TokenBatch],
     advance: Advance,
     *,
+    replaces: bool = True,
     store: torch.device | None = None,
     keep: Keep | None = None,
     first_layer: int = 0,
@@ -72,6 +73,8 @@ def visit_layers(
         advance: Called for each layer once its moments are known. Returning ``visit.tensors`` keeps the
             inputs of later layers those of ``source``; returning quantised tensors makes later layers see
             what quantised ones see.
+        replaces: Whether ``advance`` may return other tensors than those of the visit. If not, a layer is
+            computed once instead of twice, and what ``advance`` returns is not looked at.
         store: Where the residual stream waits between layers; default the source's device.
         keep: Puts it there instead, such as into files.
         first_layer: Where to go on after an interruption, with ``inputs``.
@@ -98,14 +101,41 @@ def visit_layers(
         rotary = Rotary.build(source.config, width, source.device)
         for index in range(first_layer, source.config.layer_count):
             tensors = source.layer(index)
-            gathered = _gather(source, index, tensors, stream, batches, rotary)
+            sums = _sums(source, index, tensors)
+            results = _gather(source, index, tensors, stream, batches, rotary, sums)
+            ahead: list[Tensor] = []
+            for number, hidden in enumerate(results):
+                if not replaces:
+                    ahead.append(put(index + 1, number, hidden))
             visit = LayerVisit(
-                index=index, tensors=tensors, moments=gathered, inputs=stream, batches=batches, rotary=rotary
+                index=index,
+                tensors=tensors,
+                moments=_moments(index, sums),
+                inputs=stream,
+                batches=batches,
+                rotary=rotary,
             )
             after = advance(visit)
-            results = _forward(source, index, after, stream, rotary, plain_linear)
-            stream = [put(index + 1, number, hidden) for number, hidden in enumerate(results)]
+            if replaces:
+                results = _forward(source, index, after, stream, rotary, plain_linear)
+                ahead = [put(index + 1, number, hidden) for number, hidden in enumerate(results)]
+            stream = ahead
     return stream
+
+
+def _sums(source: LayerSource, index: int, tensors: LayerTensors) -> dict[str, MomentsAccumulator]:
+    """Module name to its empty sums, one for each input that projections share."""
+    return {
+        layer_name(index, part): MomentsAccumulator(
+            layer_name(index, part), tensors[f"{part}.weight"].shape[1], source.device
+        )
+        for part in dict.fromkeys(INPUT_OF.values())
+    }
+
+
+def _moments(index: int, sums: Mapping[str, MomentsAccumulator]) -> dict[str, Moments]:
+    finished = {module: accumulator.finish() for module, accumulator in sums.items()}
+    return {part: finished[layer_name(index, first)] for part, first in INPUT_OF.items()}
 
 
 def _gather(
@@ -115,13 +145,9 @@ def _gather(
     stream: Sequence[Tensor],
     batches: Sequence[TokenBatch],
     rotary: Rotary,
-) -> dict[str, Moments]:
-    sums = {
-        layer_name(index, part): MomentsAccumulator(
-            layer_name(index, part), tensors[f"{part}.weight"].shape[1], source.device
-        )
-        for part in dict.fromkeys(INPUT_OF.values())
-    }
+    sums: Mapping[str, MomentsAccumulator],
+) -> Iterator[Tensor]:
+    """The layer's outputs, whose inputs go into the sums on the way."""
     valid = torch.empty(0, dtype=torch.bool)
 
     def watching(module: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -131,10 +157,7 @@ def _gather(
 
     for batch, hidden in zip(batches, stream, strict=True):
         valid = batch.valid.to(source.device)
-        for _ in _forward(source, index, tensors, [hidden], rotary, watching):
-            pass
-    finished = {module: accumulator.finish() for module, accumulator in sums.items()}
-    return {part: finished[layer_name(index, first)] for part, first in INPUT_OF.items()}
+        yield from _forward(source, index, tensors, [hidden], rotary, watching)
 
 
 def _forward(

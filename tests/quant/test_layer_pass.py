@@ -72,6 +72,26 @@ def test_later_layers_see_what_the_visitor_returned(source: StreamedLayers) -> N
     torch.testing.assert_close(normed, final_hidden(silent, batch.token_ids), rtol=1e-4, atol=1e-4)
 
 
+def test_a_visitor_that_replaces_nothing_needs_each_layer_once(source: StreamedLayers) -> None:
+    groups, moments = list(batches(SEQUENCES, 2)), []
+
+    def keep(visit: LayerVisit) -> LayerTensors:
+        moments.append(visit.moments)
+        return {}
+
+    once = visit_layers(source, groups, keep, replaces=False)
+    seen = moments.copy()
+
+    def same(visit: LayerVisit) -> LayerTensors:
+        keep(visit)
+        return visit.tensors
+
+    twice = visit_layers(source, groups, same)
+    assert all(torch.equal(left, right) for left, right in zip(once, twice, strict=True))
+    for left, right in zip(seen, moments[len(seen) :], strict=True):
+        assert all(torch.equal(left[part].second, right[part].second) for part in left)
+
+
 def test_the_stream_waits_where_the_caller_puts_it_and_a_pass_can_go_on_from_there(
     source: StreamedLayers,
 ) -> None:

@@ -127,7 +127,7 @@ def fit_pass(
         return visit.tensors
 
     store_device = None if models.device.type == "cpu" or _fits(models, batches) else torch.device("cpu")
-    visit_layers(source, batches, advance, store=store_device)
+    visit_layers(source, batches, advance, replaces=False, store=store_device)
     tokens = sum(int(batch.valid.sum()) for batch in batches)
     return StageResult(values={"moment_tokens": tokens}, tensors=found)
 

@@ -168,6 +168,7 @@ class QuantizationRun:
             source,
             calibration,
             advance,
+            replaces=self._settings.inputs == "quantized",
             keep=work.keep_stream,
             first_layer=work.next_layer,
             inputs=stored or None,
