@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import prod
 
 import torch
 from torch import Tensor
 
-from kernels.w4a16 import PackedWeight, packs
 from spearhead.errors import CheckpointError
+from spearhead.model.checkpoint.four_bits import LIMITS, multiplies
 from spearhead.model.checkpoint.layout import check_groups, expected_shapes, linear_modules
 from spearhead.model.checkpoint.loader import (
     Matrices,
@@ -22,14 +22,12 @@ from spearhead.model.checkpoint.loader import (
     finite,
 )
 from spearhead.model.checkpoint.opening import open_checkpoint
+from spearhead.model.checkpoint.origin import check_origin
 from spearhead.model.checkpoint.source import Checkpoint
 from spearhead.model.quantization import QuantizationScheme, QuantizedWeight, dequantize, rtn
 from spearhead.model.weights import LinearWeights, ModelWeights
 
 _log = logging.getLogger("spearhead.model")
-
-# Generation settings that two copies of one model may disagree about; the checkpoint's own are used.
-_MAY_DIFFER = ("eos_token_ids", "bos_token_id", "context_length")
 
 FP16, W4, W4_EC = "fp16", "w4", "w4+ec"
 
@@ -84,7 +82,8 @@ def load_variants(
         base = full_precision or checkpoint
         if FP16 in variants and base.quantization:
             base = stack.enter_context(closing(_open_source(checkpoint)))
-        _check_same_model(checkpoint, base)
+        if base is not checkpoint:
+            check_origin(checkpoint, base, "Name its source, quantise it again, or serve w4 alone")
         loader = TensorLoader(base=base, dtype=dtype, device=device)
         shared = {FP16: loader.shared()}
         needed = {FP16 if variant == FP16 else W4 for variant in variants}
@@ -149,28 +148,6 @@ def _open_source(checkpoint: Checkpoint) -> Checkpoint:
     return open_checkpoint(source.location)
 
 
-def _check_same_model(checkpoint: Checkpoint, base: Checkpoint) -> None:
-    if base is checkpoint:
-        return
-    mine, other = asdict(checkpoint.config), asdict(base.config)
-    differing = [
-        f"{name} is {value}, was {other[name]}"
-        for name, value in mine.items()
-        if value != other[name] and name not in _MAY_DIFFER
-    ]
-    if differing:
-        raise CheckpointError(
-            f"{checkpoint.path} was not made from {base.path}: {'; '.join(differing)}. Name its source, "
-            "or serve w4 alone"
-        )
-    recorded = checkpoint.hugging_face_config.get("spear", {}).get("full_precision_revision")
-    if recorded and recorded != base.revision:
-        raise CheckpointError(
-            f"{base.path} is not what {checkpoint.path} was made from: revision {base.revision}, recorded "
-            f"{recorded}. Quantise it again, or serve w4 alone"
-        )
-
-
 def _w4_source(checkpoint: Checkpoint, scheme: QuantizationScheme | None) -> Source:
     if checkpoint.quantization or scheme is None:
         return checkpoint.tensor
@@ -201,18 +178,18 @@ def _w4_matrices(
     source = _w4_source(checkpoint, scheme)
     if not keep_four_bits:
         return loader.linears(source)
-    if not packs(loader.dtype):
+    if not multiplies(loader.dtype, loader.device):
         _log.warning("no 4-bit product in %s here; w4 is held dequantised", loader.dtype)
         return loader.linears(source)
     layers = loader.quantized_linears(source, _w4_codes(checkpoint, scheme))
     held = [matrix for layer in layers for matrix in layer.values()]
-    dense = sum(not isinstance(matrix, PackedWeight) for matrix in held)
+    dense = sum(isinstance(matrix, Tensor) for matrix in held)
     if dense:
         _log.warning(
-            "%d of %d projections of w4 are held dequantised: only symmetric 4-bit codes with consecutive "
-            "groups of a multiple of 32 inputs, and a multiple of 16 outputs, can be multiplied as they are",
+            "%d of %d projections of w4 are held dequantised: %s",
             dense,
             len(held),
+            LIMITS[loader.device.type],
         )
     return layers
 

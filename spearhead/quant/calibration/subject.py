@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from spearhead.errors import CheckpointError, ConfigError
 from spearhead.model.checkpoint import Checkpoint, open_checkpoint
-from spearhead.model.checkpoint.layout import expected_shapes, linear_modules
+from spearhead.model.checkpoint.layout import linear_modules
+from spearhead.model.checkpoint.origin import check_origin
 from spearhead.model.loading import load_tokenizer
 from spearhead.quant.allocation import ModuleShape
 from spearhead.quant.calibration.folds import Folds
 from spearhead.tokenizer import Tokenizer
 
 _ROW_PARALLEL = ("self_attn.o_proj", "mlp.down_proj")
-# Generation settings that two copies of one model may disagree about.
-_MAY_DIFFER = ("eos_token_ids", "bos_token_id", "context_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,11 @@ def open_subject(path: Path, full_precision: str | None, *, include_w8: bool = F
         if not artefact.quantization:
             raise CheckpointError(f"{path} is not quantised; make a 4-bit artefact with `spearhead quantize`")
         full = stack.enter_context(closing(open_checkpoint(_location(artefact, full_precision))))
-        _check_same_model(artefact, full)
+        if full.quantization:
+            raise CheckpointError(
+                f"{full.path} is quantised ({full.quantization}); name the full-precision model"
+            )
+        check_origin(artefact, full, "Name the right model with --full-precision, or quantise again")
         modules, skipped = _candidates(artefact, include_w8)
         yield Subject(
             artefact=artefact,
@@ -105,32 +108,6 @@ def _location(artefact: Checkpoint, full_precision: str | None) -> str:
             "full-precision model with --full-precision"
         )
     return named.location
-
-
-def _check_same_model(artefact: Checkpoint, full: Checkpoint) -> None:
-    if full.quantization:
-        raise CheckpointError(
-            f"{full.path} is quantised ({full.quantization}); name the full-precision model"
-        )
-    recorded = artefact.hugging_face_config.get("spear", {}).get("full_precision_revision")
-    if recorded and recorded != full.revision:
-        raise CheckpointError(
-            f"{full.path} is not what {artefact.path} was made from: revision {full.revision}, recorded "
-            f"{recorded}. Name the right model with --full-precision, or quantise again"
-        )
-    ours, theirs = expected_shapes(artefact.config), expected_shapes(full.config)
-    for name in ours.keys() | theirs.keys():
-        if ours.get(name) != theirs.get(name):
-            raise CheckpointError(
-                f"{artefact.path} and {full.path} are not the same model: {name} has shape "
-                f"{ours.get(name)} and {theirs.get(name)}"
-            )
-    for field in fields(full.config):
-        mine, other = getattr(artefact.config, field.name), getattr(full.config, field.name)
-        if mine != other and field.name not in _MAY_DIFFER:
-            raise CheckpointError(
-                f"{artefact.path} and {full.path} are not the same model: {field.name} is {mine} and {other}"
-            )
 
 
 def _candidates(artefact: Checkpoint, include_w8: bool) -> tuple[tuple[ModuleShape, ...], dict[str, str]]:

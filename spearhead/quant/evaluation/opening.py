@@ -12,6 +12,7 @@ from torch import Tensor
 from spearhead.errors import CalibrationError, CheckpointError, ModelMismatch
 from spearhead.model.checkpoint import FP16, W4, W4_EC, Checkpoint, open_checkpoint
 from spearhead.model.checkpoint.layout import check_groups, expected_shapes
+from spearhead.model.checkpoint.origin import recorded_revision
 from spearhead.model.checkpoint.variants import quantized_bytes
 from spearhead.model.loading import load_tokenizer
 from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
@@ -236,7 +237,7 @@ def _check_sources(base: Checkpoint, others: Sequence[Checkpoint]) -> None:
     """What a quantised model lost cannot be read from weights that it was not made from."""
     known = {one.revision for one in (base, *others) if not one.quantization}
     for checkpoint in others:
-        recorded = checkpoint.hugging_face_config.get("spear", {}).get("full_precision_revision")
+        recorded = recorded_revision(checkpoint)
         if recorded and recorded not in known:
             raise ModelMismatch(
                 f"{checkpoint.path} was made from another checkpoint than {base.path}: revision {recorded}, "
