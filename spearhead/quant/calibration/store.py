@@ -1,6 +1,6 @@
 """Where a calibration keeps finished stages, so that it goes on after a kill at any moment.
 
-    lock                          held while a run uses the folder
+    spearhead-calibrate.lock      held while a run uses the folder, and the sign that it is ours
     <stage>-<key>.safetensors     the result of a finished stage
     <stage>-<key>/                what an unfinished stage needs to go on
 
@@ -8,7 +8,6 @@ A key is a digest of everything that the stage depends on, other stages among it
 configurations lie side by side and never mix.
 """
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -23,11 +22,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spearhead import __version__
-from spearhead.errors import CalibrationError, ConfigError
+from spearhead.errors import CalibrationError
 from spearhead.model.checkpoint.durable import put_in_place
+from spearhead.quant.claimed_folder import claimed_folder
 
 _HEADER = "spearhead_calibration"
-_LOCK = "lock"
+_LOCK = "spearhead-calibrate.lock"
 _KEY_LENGTH = 20
 
 
@@ -110,25 +110,9 @@ def open_store(path: Path, *, clock: Clock, tell: Callable[[str], None]) -> Iter
     """Takes a work folder for this process alone.
 
     Raises:
-        ConfigError: Another run uses it, or it holds something else.
-        CalibrationError: It cannot be written.
+        ConfigError: Another run uses it, it holds something else, or it cannot be written.
     """
-    if path.exists() and any(path.iterdir()) and not (path / _LOCK).exists():
-        raise ConfigError(f"{path} holds other files; choose an empty folder for --work")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = (path / _LOCK).open("w")
-    except OSError as error:
-        raise CalibrationError(
-            f"{path} cannot be written: {error}; choose another folder with --work"
-        ) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{path} is used by another run; wait for it, or choose another folder"
-            ) from None
+    with claimed_folder(path, _LOCK):
         try:
             yield StageStore(path, clock, tell)
         finally:

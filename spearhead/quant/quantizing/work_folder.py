@@ -10,7 +10,6 @@ Every file is written beside its place and renamed into it. A layer counts once 
 is complete; a kill costs at most one layer.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from torch import Tensor
 from spearhead.errors import ConfigError
 from spearhead.model.checkpoint.durable import put_in_place
 from spearhead.model.checkpoint.tensor_files import read_json
+from spearhead.quant.claimed_folder import claim, claimed_folder
 
 _RUN, _LOCK, _NEXT = "run.json", "spearhead-quantize.lock", "next_layer"
 
@@ -140,17 +140,10 @@ def open_work_folder(path: Path, identity: Mapping[str, Any], *, restart: bool) 
         restart: Drop what is there.
 
     Raises:
-        ConfigError: Another process uses it, it belongs to another run, or to somebody else.
+        ConfigError: Another process uses it, it belongs to another run or to somebody else, or it cannot be
+            written.
     """
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"{path} is a file; choose a folder for --work")
-    if path.exists() and any(path.iterdir()) and not (path / _LOCK).exists():
-        raise ConfigError(f"{path} holds other files; choose an empty folder for --work")
-    with explained_write_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
-        lock = (path / _LOCK).open("w")
-    with lock:
-        _lock(lock.fileno(), path)
+    with claimed_folder(path, _LOCK):
         if restart:
             _empty(path)
         yield WorkFolder(path, identity)
@@ -169,7 +162,7 @@ def fresh_folder(path: Path) -> Iterator[None]:
     path.mkdir(exist_ok=True)
     handle = os.open(path, os.O_RDONLY)
     try:
-        _lock(handle, path)
+        claim(handle, path)
         try:
             _empty(path)
             yield
@@ -178,14 +171,6 @@ def fresh_folder(path: Path) -> Iterator[None]:
             raise
     finally:
         os.close(handle)
-
-
-def _lock(handle: int, path: Path) -> None:
-    """Until the handle is closed, or its process ends however it may."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ConfigError(f"{path} is used by another run; wait for it, or choose another folder") from None
 
 
 @contextmanager

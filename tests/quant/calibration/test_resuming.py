@@ -148,6 +148,6 @@ def test_two_runs_never_share_a_work_folder(artefact: Artefact, request_for: Req
         calibrate(request, progress=again)
     strange = tmp_path / "strange"
     strange.mkdir()
-    (strange / "mine.txt").touch()
+    (strange / "lock").touch()  # a name that anybody's file may have
     with pytest.raises(ConfigError, match="holds other files"):
         calibrate(replace(request, work=strange))
