@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from spearhead.cli.bench.environment import environment
 from spearhead.cli.calibrate import parse_budget
 from spearhead.cli.calibrate_report import describe_calibration
-from spearhead.cli.progress import ProgressBar
+from spearhead.cli.progress import ProgressBar, tell
 from spearhead.quant.calibration import (
     Calibration,
     CalibrationConfig,
@@ -70,7 +69,7 @@ def calibrate_artefact(arguments: argparse.Namespace) -> str:
     found = calibrate(
         request,
         progress=bars.show,
-        tell=_tell,
+        tell=tell,
         begin=outcome.read,
         finish=outcome.score,
         after=outcome.publish,
@@ -137,10 +136,6 @@ def _document(found: Calibration, outcome: CalibrationOutcome) -> dict[str, Any]
         "stages_s": dict(found.stages),
         "metrics": outcome.metrics(),
     }
-
-
-def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
 
 
 class _Bars:

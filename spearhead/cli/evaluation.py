@@ -12,7 +12,7 @@ import torch
 from draft_service.config import DrafterSettings
 from draft_service.ngram_drafter import find_continuation
 from spearhead.cli.bench.environment import environment
-from spearhead.cli.progress import ProgressBar
+from spearhead.cli.progress import ProgressBar, tell
 from spearhead.cli.tables import table
 from spearhead.errors import ConfigError
 from spearhead.model.quantization import QuantizationScheme
@@ -88,6 +88,7 @@ def _opened(arguments: argparse.Namespace) -> Iterator[OpenedModels]:
         dtype=getattr(torch, arguments.dtype),
         device=compute_device(arguments.device),
         memory_bytes=int(arguments.memory_gib * 2**30),
+        tell=tell,
     ) as models:
         yield models
 

@@ -1,10 +1,15 @@
-"""A progress bar on standard error."""
+"""What a command says on standard error while it works: progress bars and sentences."""
 
 import sys
 import time
 from typing import TextIO
 
 _WIDTH = 24
+
+
+def tell(sentence: str) -> None:
+    """Says something on a line of its own."""
+    print(sentence, file=sys.stderr, flush=True)
 
 
 class ProgressBar:

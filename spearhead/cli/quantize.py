@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spearhead.cli.progress import ProgressBar
+from spearhead.cli.progress import ProgressBar, tell
 from spearhead.cli.quantize_report import describe_report
 
 if TYPE_CHECKING:
@@ -188,5 +188,11 @@ def _sequences(
             return None
         bar = ProgressBar("sampling", unit="tokens")
         return sampled_sequences(
-            checkpoint, count=count, length=length, settings=settings, work=work, progress=bar.move_to
+            checkpoint,
+            count=count,
+            length=length,
+            settings=settings,
+            work=work,
+            progress=bar.move_to,
+            tell=tell,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from math import prod
 from typing import Protocol
 
 import torch
@@ -129,6 +130,19 @@ class ResidentLayers:
     def layer(self, index: int) -> LayerTensors:
         """The tensors of one layer."""
         return self._layers[index]
+
+
+def model_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """Memory of a whole model in a dtype."""
+    return sum(map(prod, expected_shapes(checkpoint.config).values())) * dtype.itemsize
+
+
+def streaming_notice(name: object, needed_bytes: int, left_bytes: int) -> str:
+    """A sentence for people whose model is read from the disk over and over."""
+    return (
+        f"{name} takes {needed_bytes / 2**30:.2f} GiB and {max(0, left_bytes) / 2**30:.2f} GiB of memory are "
+        "left for it: its layers are read from the disk whenever they are needed, which takes longer"
+    )
 
 
 def final_hidden(

@@ -1,17 +1,22 @@
 """Teacher and student in a dtype: in memory while they fit, else one layer at a time from the disk."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import prod
 from typing import Literal
 
 import torch
 
 from spearhead.model.checkpoint import Checkpoint
-from spearhead.model.checkpoint.layout import expected_shapes
 from spearhead.quant.calibration.config import CalibrationSettings
 from spearhead.quant.calibration.subject import Subject
 from spearhead.quant.device import TOKENS_AT_ONCE, compute_device, free_memory_bytes
-from spearhead.quant.layers import LayerSource, ResidentLayers, StreamedLayers
+from spearhead.quant.layers import (
+    LayerSource,
+    ResidentLayers,
+    StreamedLayers,
+    model_bytes,
+    streaming_notice,
+)
 
 _MEMORY_SHARE = 0.6
 
@@ -28,6 +33,7 @@ class Models:
         dtype: Of sampling and training.
         memory_bytes: For layers of both; 0 = most of what is free.
         tokens_at_once: In one batch of statistics and scores.
+        tell: Told in a sentence when layers are not kept in memory.
     """
 
     subject: Subject
@@ -35,10 +41,11 @@ class Models:
     dtype: torch.dtype
     memory_bytes: int
     tokens_at_once: int
+    tell: Callable[[str], None]
     _kept: dict[tuple[Role, torch.dtype], tuple[LayerSource, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, subject: Subject, settings: CalibrationSettings) -> "Models":
+    def of(cls, subject: Subject, settings: CalibrationSettings, tell: Callable[[str], None]) -> "Models":
         """As the settings say.
 
         Raises:
@@ -51,6 +58,7 @@ class Models:
             dtype=compute_dtype(settings.dtype, device),
             memory_bytes=settings.memory_bytes,
             tokens_at_once=settings.tokens_at_once or TOKENS_AT_ONCE[device.type],
+            tell=tell,
         )
 
     def teacher(self, dtype: torch.dtype = torch.float32) -> LayerSource:
@@ -67,8 +75,8 @@ class Models:
 
     def place(self, streamed: StreamedLayers, checkpoint: Checkpoint) -> LayerSource:
         """A further model: in memory if there is room now."""
-        needed = layer_bytes(checkpoint, streamed.dtype)
-        return ResidentLayers(streamed) if needed <= self._left() else streamed
+        needed = model_bytes(checkpoint, streamed.dtype)
+        return self._placed(streamed, "a baseline", needed)[0]
 
     def room_bytes(self) -> int:
         """Memory for activations: what was allowed for layers, else what is free now."""
@@ -78,22 +86,25 @@ class Models:
         if (role, dtype) in self._kept:
             return self._kept[role, dtype][0]
         streamed = StreamedLayers(checkpoint, dtype=dtype, device=self.device)
-        needed = layer_bytes(checkpoint, dtype)
+        needed = model_bytes(checkpoint, dtype)
         if needed > self._left():
             self._kept = {key: kept for key, kept in self._kept.items() if key[1] == dtype}
-        source: LayerSource = ResidentLayers(streamed) if needed <= self._left() else streamed
-        self._kept[role, dtype] = (source, needed if source is not streamed else 0)
+        source, kept_bytes = self._placed(streamed, checkpoint.path, needed)
+        self._kept[role, dtype] = (source, kept_bytes)
         return source
+
+    def _placed(self, streamed: StreamedLayers, name: object, needed: int) -> tuple[LayerSource, int]:
+        """The layers, and how much memory they keep."""
+        left = self._left()
+        if needed <= left:
+            return ResidentLayers(streamed), needed
+        self.tell(streaming_notice(name, needed, left))
+        return streamed, 0
 
     def _left(self) -> int:
         if not self.memory_bytes:
             return int(free_memory_bytes(self.device) * _MEMORY_SHARE)
         return self.memory_bytes - sum(needed for _, needed in self._kept.values())
-
-
-def layer_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-    """Memory of a whole model in a dtype."""
-    return sum(map(prod, expected_shapes(checkpoint.config).values())) * dtype.itemsize
 
 
 def compute_dtype(name: str, device: torch.device) -> torch.dtype:

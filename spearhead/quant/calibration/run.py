@@ -91,7 +91,7 @@ def _run(
 ) -> Calibration:
     config = request.config
     check_budget(subject.modules, config, subject.artefact.stored_bytes)
-    models = Models.of(subject, request.settings)
+    models = Models.of(subject, request.settings, tell)
     texts = gather_sequences(
         store, models, config, text=request.text, file=request.sequences, progress=progress
     )

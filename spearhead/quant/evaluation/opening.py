@@ -1,9 +1,8 @@
 """From paths of checkpoints to the models that are compared: full precision, ``w4``, ``w4+ec``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import torch
@@ -11,14 +10,21 @@ from torch import Tensor
 
 from spearhead.errors import CalibrationError, CheckpointError, ModelMismatch
 from spearhead.model.checkpoint import FP16, W4, W4_EC, Checkpoint, open_checkpoint
-from spearhead.model.checkpoint.layout import check_groups, expected_shapes
+from spearhead.model.checkpoint.layout import check_groups
 from spearhead.model.checkpoint.origin import recorded_revision
 from spearhead.model.checkpoint.variants import quantized_bytes
 from spearhead.model.loading import load_tokenizer
 from spearhead.model.quantization import QuantizationScheme, dequantize, rtn
 from spearhead.quant.device import free_memory_bytes
 from spearhead.quant.evaluation.model_variant import EvaluatedModel, compensated_linear
-from spearhead.quant.layers import LayerSource, Replace, ResidentLayers, StreamedLayers
+from spearhead.quant.layers import (
+    LayerSource,
+    Replace,
+    ResidentLayers,
+    StreamedLayers,
+    model_bytes,
+    streaming_notice,
+)
 from spearhead.tokenizer import Tokenizer
 
 _MEMORY_SHARE = 0.6
@@ -53,12 +59,14 @@ class ModelOpener:
         device: Where everything is computed.
         memory_bytes: Left for layers.
         stack: Closes what was opened.
+        tell: Told in a sentence when layers are not kept in memory.
     """
 
     dtype: torch.dtype
     device: torch.device
     memory_bytes: int
     stack: ExitStack
+    tell: Callable[[str], None]
 
     def open(self, path: str) -> Checkpoint:
         """An open checkpoint.
@@ -139,8 +147,9 @@ class ModelOpener:
 
     def _place(self, checkpoint: Checkpoint, replace: Replace | None = None) -> tuple[LayerSource, bool]:
         streamed = StreamedLayers(checkpoint, dtype=self.dtype, device=self.device, replace=replace)
-        needed = sum(map(prod, expected_shapes(checkpoint.config).values())) * self.dtype.itemsize
+        needed = model_bytes(checkpoint, self.dtype)
         if needed > self.memory_bytes:
+            self.tell(streaming_notice(checkpoint.path, needed, self.memory_bytes))
             return streamed, True
         self.memory_bytes -= needed
         return ResidentLayers(streamed), False
@@ -155,6 +164,7 @@ def opened_models(
     dtype: torch.dtype,
     device: torch.device,
     memory_bytes: int = 0,
+    tell: Callable[[str], None] = lambda _sentence: None,
 ) -> Iterator[OpenedModels]:
     """Opens every variant that some checkpoints offer.
 
@@ -168,6 +178,7 @@ def opened_models(
         dtype: Compute type.
         device: Where everything is computed.
         memory_bytes: For layers; 0 = most of what is free.
+        tell: Told sentences for people: what does not fit into memory.
 
     Raises:
         CheckpointError: A checkpoint cannot be used.
@@ -176,7 +187,7 @@ def opened_models(
     """
     with ExitStack() as stack:
         limit = memory_bytes or int(free_memory_bytes(device) * _MEMORY_SHARE)
-        opener = ModelOpener(dtype=dtype, device=device, memory_bytes=limit, stack=stack)
+        opener = ModelOpener(dtype=dtype, device=device, memory_bytes=limit, stack=stack, tell=tell)
         checkpoints = [opener.open(path) for path in paths]
         base = _reference(opener, checkpoints)
         labelled = [

@@ -8,7 +8,13 @@ import torch
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint import Checkpoint
 from spearhead.quant.device import free_memory_bytes
-from spearhead.quant.layers import LayerSource, ResidentLayers, StreamedLayers
+from spearhead.quant.layers import (
+    LayerSource,
+    ResidentLayers,
+    StreamedLayers,
+    model_bytes,
+    streaming_notice,
+)
 from spearhead.quant.quantizing.settings import RunSettings
 from spearhead.quant.self_sampling import SamplingTokens, SelfSamplingConfig, self_sample
 from spearhead.tokenizer import Tokenizer
@@ -28,6 +34,7 @@ def sampled_sequences(
     settings: RunSettings,
     work: Path,
     progress: Callable[[int, int], None] | None = None,
+    tell: Callable[[str], None] = lambda _sentence: None,
 ) -> list[list[int]]:
     """Samples from a full-precision checkpoint, always the same for the same arguments.
 
@@ -38,6 +45,7 @@ def sampled_sequences(
         settings: Device and dtype of the forward pass.
         work: Finished batches wait here for a run that is called again.
         progress: Told the tokens written and wanted.
+        tell: Told in a sentence if the model does not fit into memory.
 
     Raises:
         CheckpointError: A tensor cannot be read.
@@ -47,7 +55,7 @@ def sampled_sequences(
         Tokenizer.load(checkpoint.path), vocab_size=checkpoint.config.vocab_size, chat=False
     )
     sampled = self_sample(
-        _layers(checkpoint, settings),
+        _layers(checkpoint, settings, tell),
         SelfSamplingConfig(
             sequence_count=count,
             length=length,
@@ -67,10 +75,12 @@ def rows_at_once(config: ModelConfig, length: int, item_bytes: int) -> int:
     return max(1, min(_MOST_ROWS, _CACHE_BYTES // (per_token * length)))
 
 
-def _layers(checkpoint: Checkpoint, settings: RunSettings) -> LayerSource:
+def _layers(checkpoint: Checkpoint, settings: RunSettings, tell: Callable[[str], None]) -> LayerSource:
     """In memory if there is room: every token needs every layer."""
     device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
     streamed = StreamedLayers(checkpoint, dtype=dtype, device=device)
-    stored_bytes = getattr(torch, checkpoint.weight_dtype).itemsize
-    needed = checkpoint.stored_bytes // stored_bytes * dtype.itemsize
-    return ResidentLayers(streamed) if needed < _SHARE_OF_MEMORY * free_memory_bytes(device) else streamed
+    needed, left = model_bytes(checkpoint, dtype), int(_SHARE_OF_MEMORY * free_memory_bytes(device))
+    if needed <= left:
+        return ResidentLayers(streamed)
+    tell(streaming_notice(checkpoint.path, needed, left))
+    return streamed

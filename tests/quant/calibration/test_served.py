@@ -93,8 +93,10 @@ def test_streamed_layers_give_the_same_bytes(artefact: Artefact, request_for: Re
     calibrate(request)
     resident = (path / "spear/ec.safetensors").read_bytes()
     limits = CalibrationSettings(dtype="float32", memory_bytes=20_000)
-    found = calibrate(replace(request, settings=limits))
+    said: list[str] = []
+    found = calibrate(replace(request, settings=limits), tell=said.append)
     assert isinstance(found.models.teacher(), StreamedLayers)
+    assert any("its layers are read from the disk" in sentence for sentence in said)
     assert (path / "spear/ec.safetensors").read_bytes() == resident
 
 

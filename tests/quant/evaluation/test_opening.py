@@ -85,9 +85,12 @@ def test_compensators_are_applied_as_the_served_decoder_applies_them(artefact: P
 def test_layers_that_do_not_fit_are_streamed(folder: Path, artefact: Path) -> None:
     with opened_models([str(folder), str(artefact)], **CPU) as models:
         assert isinstance(models.reference.source, ResidentLayers) and not models.reference.streamed
-    with opened_models([str(folder), str(artefact)], memory_bytes=1000, **CPU) as models:
+    said: list[str] = []
+    with opened_models([str(folder), str(artefact)], memory_bytes=1000, tell=said.append, **CPU) as models:
         assert isinstance(models.reference.source, StreamedLayers)
         assert all(model.streamed for model in (models.reference, *models.variants))
+    assert [sentence.split(" takes ")[0] for sentence in said] == [str(folder), str(artefact)]
+    assert all("read from the disk" in sentence for sentence in said)
 
 
 def test_several_artefacts_have_names_of_their_own(folder: Path, artefact: Path) -> None:
