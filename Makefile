@@ -56,7 +56,7 @@ artefact: $(ARTEFACT)/spear/ec.json
 
 $(ARTEFACT)/spear/ec.json: $(COMPENSATORS)/ec.json | $(STAMP) $(MODEL)
 	rm -rf $(ARTEFACT)
-	$(PY) -m spearhead.cli quantize $(MODEL) $(ARTEFACT) --scheme channel
+	$(PY) -m spearhead.cli quantize $(MODEL) $(ARTEFACT) --scheme channel --brief
 	$(PY) -m spearhead.cli attach $(ARTEFACT) $(COMPENSATORS)
 	@touch $@
 

@@ -82,6 +82,7 @@ def _add_running(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--work", type=Path, metavar="DIR", help="where finished layers wait (default: beside the artefact)"
     )
+    group.add_argument("--brief", action="store_true", help="print no table of errors; the artefact keeps it")
     group.add_argument("--restart", action="store_true", help="drop what an interrupted run left")
 
 
@@ -107,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\ninterrupted; the same command goes on with what is finished", file=sys.stderr)
         raise
     shutil.rmtree(sampling, ignore_errors=True)
-    print(describe_report(report))
+    print(describe_report(report, brief=arguments.brief))
     return 0
 
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
-def describe_report(report: "QuantizationReport") -> str:
-    """Errors by layer and projection, what went otherwise than asked, and the totals."""
+def describe_report(report: "QuantizationReport", *, brief: bool = False) -> str:
+    """Errors by layer and projection (unless ``brief``), what went otherwise than asked, and the totals."""
     totals = (
         f"{report.path}: {report.module_count} modules, {report.quantization}; "
         f"{report.source_bytes / 1e6:.0f} MB became {report.artefact_bytes / 1e6:.0f} MB, "
@@ -20,7 +20,8 @@ def describe_report(report: "QuantizationReport") -> str:
     weighted = report.mean_weighted_error
     if weighted is not None:
         totals += f", {weighted:.2%} as {report.calibration_tokens} calibration tokens see it (module mean)"
-    return "\n".join([_error_table(report), *_remarks(report), totals])
+    errors = [] if brief else [_error_table(report)]
+    return "\n".join([*errors, *_remarks(report), totals])
 
 
 def _error_table(report: "QuantizationReport") -> str:

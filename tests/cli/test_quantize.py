@@ -41,6 +41,14 @@ def test_rounding_needs_nothing_and_prints_errors_by_layer(
     assert "calibration tokens" not in lines[-1]
 
 
+def test_what_other_commands_run_says_one_line(
+    tiny_checkpoint: Factory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quantize", str(tiny_checkpoint("llama")), str(tmp_path / "w4"), "--brief"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "14 modules, w4 symmetric, group 32, absmax/7.5" in line
+
+
 def test_a_recipe_is_read_from_options(
     tiny_checkpoint: Factory, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

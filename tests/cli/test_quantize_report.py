@@ -50,6 +50,12 @@ def test_errors_are_those_that_inputs_see_where_they_are_known() -> None:
     assert "8.75% as 64 calibration tokens see it" in text
 
 
+def test_a_brief_report_leaves_out_the_table_alone() -> None:
+    found = report(module("0.mlp.up_proj", note="gptq fell back"))
+    assert describe_report(found, brief=True).splitlines() == describe_report(found).splitlines()[2:]
+    assert describe_report(found, brief=True).startswith("note: gptq fell back")
+
+
 def test_fallbacks_are_told_once_with_their_modules() -> None:
     fallen = {"method_used": "rtn", "note": "gptq fell back"}
     text = describe_report(
