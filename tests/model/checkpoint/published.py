@@ -80,6 +80,29 @@ def random_grid(
     )
 
 
+def nearest_grid(weight: Tensor, *, group_size: int, act_order: bool = False) -> Grid:
+    """A weight (N, K) rounded to nearest between the ends of each group, as published checkpoints are.
+
+    With ``act_order`` groups are of inputs in falling order of their columns' size.
+    """
+    values = weight.float().numpy()
+    columns = values.shape[1]
+    order = np.argsort(-np.square(values).sum(0)) if act_order else np.arange(columns)
+    groups = np.empty(columns, dtype=np.int64)
+    groups[order] = np.arange(columns) // group_size
+    count = columns // group_size
+    ends = np.stack(
+        [
+            [np.minimum(values[:, groups == g].min(1), 0.0), np.maximum(values[:, groups == g].max(1), 0.0)]
+            for g in range(count)
+        ]
+    )  # (G, 2, N)
+    scales = ((ends[:, 1] - ends[:, 0]) / 15).T.astype(np.float16)
+    zeros = np.clip(np.rint(-ends[:, 0].T / scales), 1, 15).astype(np.int64)
+    places = np.rint(values / scales[:, groups].astype(np.float32)) + zeros[:, groups]
+    return Grid(codes=np.clip(places, 0, 15).astype(np.int64), zeros=zeros, scales=scales, groups=groups)
+
+
 def gptq_tensors(grid: Grid, *, bits: int, version: int, with_index: bool = True) -> dict[str, Tensor]:
     """GPTQ: eight inputs a word of weights, eight outputs a word of zero points."""
     rows, columns = grid.codes.shape
