@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,3 +42,23 @@ def test_the_frame_of_a_conversation_is_that_of_the_chat_template(
     assert framed == tokenizer.encode_chat([{"role": "user", "content": "hello"}])
     assert tokens.chat_middle_ids[0] in tokens.eos_token_ids
     assert not tokens.bos_before_text
+
+
+def test_a_template_that_writes_the_beginning_token_has_it_once_though_texts_get_it_too(
+    tiny_checkpoint: Callable[..., Path],
+) -> None:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers.processors import TemplateProcessing
+
+    folder, start = tiny_checkpoint("llama"), "<|endoftext|>"
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    bos = backend.token_to_id(start)
+    backend.post_processor = TemplateProcessing(single=f"{start} $A", special_tokens=[(start, bos)])
+    backend.save(str(folder / "tokenizer.json"))
+    template = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}<|im_end|>"
+    (folder / "chat_template.jinja").write_text(template)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"bos_token": start}))
+    tokens = SamplingTokens.of(Tokenizer.load(folder), vocab_size=10_000, chat=True)
+    assert tokens.bos_before_text
+    assert tokens.chat_prefix_ids == (bos,)
