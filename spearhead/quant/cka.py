@@ -43,65 +43,6 @@ def linear_cka(x: Tensor, y: Tensor, *, name: str = "features") -> float:
     return _ratio(float(cross), float(own_x), float(own_y))
 
 
-def debiased_cka(x: Tensor, y: Tensor, *, name: str = "features") -> float:
-    """CKA from unbiased HSIC (Song et al., JMLR 2012), which few tokens do not inflate.
-
-    Arguments, result and errors are those of :func:`linear_cka`.
-    """
-    sums = MinibatchCka(name=name)
-    sums.add(x, y)
-    return sums.similarity()
-
-
-class MinibatchCka:
-    """Averages unbiased HSIC over batches, then divides (Nguyen et al., arXiv 2010.15327).
-
-    Args:
-        name: What the features belong to, for errors.
-    """
-
-    def __init__(self, *, name: str = "features") -> None:
-        self._name = name
-        self._sums = [0.0, 0.0, 0.0]
-        self._alike = True
-        self._peaks: tuple[float, float] | None = None
-
-    def add(self, x: Tensor, y: Tensor) -> None:
-        """Takes one batch: ``(n, p)`` and ``(n, q)`` of the same n tokens, at least 4.
-
-        Raises:
-            CalibrationError: NaN or infinity, or fewer than 4 tokens.
-        """
-        x, y = _checked(x, self._name), _checked(y, self._name)
-        self._alike = self._alike and _alike(x, y, self._name)
-        if self._peaks is None:
-            self._peaks = _peak(x), _peak(y)  # one scale for all batches, or they would weigh differently
-        # Centring changes nothing but the rounding.
-        x, y = ((f - f.mean(0)) / peak for f, peak in zip((x, y), self._peaks, strict=True))
-        left, right = x @ x.T, y @ y.T
-        for place, pair in enumerate(((left, right), (left, left), (right, right))):
-            self._sums[place] += unbiased_hsic(*pair)
-
-    def similarity(self) -> float:
-        """CKA of all batches together, 0 to 1."""
-        return 1.0 if self._alike else _ratio(*self._sums)
-
-
-def unbiased_hsic(left: Tensor, right: Tensor) -> float:
-    """Unbiased estimate of the Hilbert-Schmidt independence criterion.
-
-    Args:
-        left: Gram matrix, float64 ``(n, n)``, n at least 4.
-        right: The other, likewise.
-    """
-    n = len(left)
-    left, right = (gram - gram.diagonal().diag() for gram in (left, right))
-    trace = (left * right).sum()
-    product = left.sum() * right.sum() / ((n - 1) * (n - 2))
-    crossed = 2 * left.sum(0) @ right.sum(0) / (n - 2)
-    return float((trace + product - crossed) / (n * (n - 3)))
-
-
 def _checked(features: Tensor, name: str) -> Tensor:
     """Float64 features; those that are the same for all tokens become exactly 0."""
     if len(features) < _MIN_TOKENS:
