@@ -8,6 +8,7 @@ from spearhead.quant.allocation import (
     AllocationConfig,
     EnergyCurve,
     allocate,
+    greedy_waterfilling,
     random_modules,
     uniform_rank,
 )
@@ -24,6 +25,7 @@ from spearhead.quant.report import ByteRatio, QualityPoint, QualitySeries, Rung,
 
 _OURS = "ours"
 _UNIFORM, _RANDOM = "uniform, trained", "random modules, trained"
+_GREEDY = "water-filling, trained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,7 @@ class _Comparison:
             else:
                 add(f"{_OURS}, trained", SeriesKind.OURS, self._trained(self._ours(share), share, None))
             add(_UNIFORM, SeriesKind.CONTROL, self._trained(self._uniform(share), share, None))
+            add(_GREEDY, SeriesKind.CONTROL, self._trained(self._greedy(share), share, None))
             for seed in self._plan.random_seeds:
                 add(_RANDOM, SeriesKind.CONTROL, self._trained(self._random(share, seed), share, seed))
         return tuple(
@@ -193,6 +196,11 @@ class _Comparison:
 
     def _uniform(self, share: float) -> Allocation:
         return uniform_rank(self._found.subject.modules, self._config_of(share))
+
+    def _greedy(self, share: float) -> Allocation:
+        """Rank by rank where a byte removes most damage: what knowing no entropy would give."""
+        found, config = self._found, self._config_of(share)
+        return greedy_waterfilling(found.subject.modules, found.damage.by_module, self._curves(), config)
 
     def _random(self, share: float, seed: int) -> Allocation:
         """As many modules as our rule selects under the budget, drawn by lot."""

@@ -36,7 +36,7 @@ def test_every_method_and_placement_is_scored_at_equal_bytes(
     points = {series.name: series.points for series in report.series}
     assert set(points) == {
         *(method.value for method in Method), "ours, static", "ours, trained", "uniform, trained",
-        "random modules, trained",
+        "random modules, trained", "water-filling, trained",
     }  # fmt: skip
     assert {point.seed for point in points["random modules, trained"]} == {0, 1}
     budgets = {8.0: 0.08 * report.identity.w4_bytes, 16.0: 0.16 * report.identity.w4_bytes}
