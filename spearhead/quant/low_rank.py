@@ -33,7 +33,8 @@ class LowRank:
     Attributes:
         a: float32 ``(R, K)``.
         b: float32 ``(N, R)``; R may be less than was asked for when the error has a lower rank.
-        energies: float64 ``(min(N, K),)``, falling: what each component takes off ‖E S‖².
+        energies: float64 ``(min(N, K),)``, falling: what each component takes off ‖E S‖², 0 from the error's
+            own rank on.
     """
 
     a: Tensor
@@ -75,6 +76,7 @@ def qera_exact(error: Tensor, moments: Moments, rank: int, *, ridge: float = 0.0
         scaled = wide @ root  # (N, K)
         values, right = _leading(scaled.T @ scaled)
         vectors = scaled @ right / values.clamp(min=torch.finfo(values.dtype).tiny).sqrt()
+    values = _without_noise(values)
     kept = _kept(values, rank)
     deviations = values[:kept].sqrt()
     vectors = vectors[:, :kept]  # (N, R)
@@ -96,7 +98,7 @@ def scaled_svd(error: Tensor, scale: Tensor | None, rank: int) -> LowRank:
         torch.ones(wide.shape[1], dtype=wide.dtype, device=wide.device) if scale is None else scale.double()
     )
     left, values, right = torch.linalg.svd(wide * factor, full_matrices=False)
-    energies = values.square()
+    energies = _without_noise(values.square())
     kept = _kept(energies, rank)
     root = values[:kept].sqrt()
     return LowRank(
@@ -160,5 +162,8 @@ def _square_root(second: Tensor) -> Tensor:
 def _kept(energies: Tensor, rank: int) -> int:
     if rank < 1:
         raise ValueError(f"rank is {rank}; it must be at least 1")
-    real = int((energies > _NOISE**2 * energies[0]).sum()) if len(energies) and energies[0] > 0 else 0
-    return min(rank, real)
+    return min(rank, int(energies.count_nonzero()))
+
+
+def _without_noise(energies: Tensor) -> Tensor:
+    return torch.where(energies > _NOISE**2 * energies[:1], energies, 0.0)

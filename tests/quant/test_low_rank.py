@@ -85,6 +85,15 @@ def test_fewer_tokens_than_inputs_and_dead_inputs_do_no_harm(count: int, outputs
     assert left_over(error, found, x) <= left_over(error, qera_exact(error, moments_of(x), 1), x) + 1e-9
 
 
+@pytest.mark.parametrize(("outputs", "width"), [(12, 20), (20, 12)])
+def test_nothing_is_left_to_remove_beyond_the_rank_of_the_error(outputs: int, width: int) -> None:
+    error = error_of(outputs, 3) @ error_of(3, width, seed=2)
+    for found in (qera_exact(error, moments_of(inputs(width)), 8), scaled_svd(error, None, 8)):
+        assert len(found.a) == 3
+        assert found.residual(2) > 0
+        assert found.residual(3) == 0
+
+
 def test_no_error_needs_no_correction() -> None:
     found = qera_exact(torch.zeros(4, 6), moments_of(inputs(6)), 2)
     assert found.a.shape == (0, 6)
