@@ -17,24 +17,23 @@ import platform
 import random
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from opentelemetry.trace import INVALID_SPAN, NoOpTracer
 from prometheus_client import CollectorRegistry
 
-from scheduler_service.acceptance import AcceptanceConfig
+from scheduler_service.acceptance import AcceptanceConfig, AcceptanceTracker
 from scheduler_service.accounting import Accounting
 from scheduler_service.batch import Batch
-from scheduler_service.config import ModelSection, SchedulerConfig
+from scheduler_service.config import LimitsSection
 from scheduler_service.decode_batch import DecodeBatch
 from scheduler_service.delivery import OutputChannel
 from scheduler_service.draft_patience import DraftPatience
 from scheduler_service.drafting import Drafting
 from scheduler_service.latency_table import LatencyEntry, LatencyTable, ModelProfile
 from scheduler_service.lifecycle import Lifecycle
-from scheduler_service.links import make_links
+from scheduler_service.links import LinkFactory
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.output import OutputAssembler
 from scheduler_service.peers import DraftInfo, VerifyInfo
@@ -42,6 +41,7 @@ from scheduler_service.planner import Planner
 from scheduler_service.policy import BatchView, PlanMemory, PolicyConfig, PromptView, StepPlan, plan
 from scheduler_service.recovery import Recovery
 from scheduler_service.request import Request
+from scheduler_service.requests import Requests
 from scheduler_service.room import Room
 from scheduler_service.spec import GenerationSpec
 from scheduler_service.step_plan import PolicyKind
@@ -182,14 +182,14 @@ class RoomRun:
     def __init__(self, case: Case, table: LatencyTable) -> None:
         self._case, self._source, self._ids = case, random.Random(case.count), itertools.count(1)
         metrics = SchedulerMetrics(CollectorRegistry())
-        self._batch = batch = Batch()
+        self._requests = Requests()
+        self._batch = batch = Batch(self._requests.roster, AcceptanceTracker(AcceptanceConfig()))
         info = types_pb2.ModelInfo(
             revision="", context_length=1 << 20, kv_page_size=PAGE_SIZE, kv_page_count=FREE_PAGES
         )
         nowhere = TargetConfig(address="unix:/nowhere")
-        scheduler = SchedulerConfig(model=ModelSection(tokenizer=Path()), verify=nowhere, draft=nowhere)
-        verify_link, draft_link = make_links(scheduler, "", None, metrics, on_change=lambda: None)
-        assert draft_link is not None
+        links = LinkFactory(LimitsSection(), "", None, metrics, on_change=lambda: None)
+        verify_link, draft_link = links.verify(lambda: nowhere), links.draft(lambda: nowhere)
         self._info = verify_link.info = VerifyInfo(model=info, variant="")
         draft_link.info = DraftInfo(model=info, max_draft_tokens=8)
         verify_link.state = draft_link.state = LinkState.READY
@@ -201,17 +201,14 @@ class RoomRun:
         self._planner = Planner(
             PolicyConfig(kind=case.kind),
             table,
-            AcceptanceConfig(),
             self._drafting,
             max_draft_tokens=8,
             max_step_tokens=MAX_STEP_TOKENS,
         )
-        self._lifecycle = Lifecycle(batch, self._drafting, self._planner, metrics, aging_s=1.0)
-        recovery = Recovery(batch, self._lifecycle, metrics, max_failed_steps=1)
+        self._lifecycle = Lifecycle(self._requests, metrics, aging_s=1.0)
+        recovery = Recovery(self._requests, batch, self._lifecycle, metrics, max_failed_steps=1)
         self._verifying.renew()
-        self._room = Room(
-            batch, self._lifecycle, self._verifying, self._planner, recovery, max_running_requests=case.count
-        )
+        self._room = Room(batch, self._lifecycle, self._verifying, self._planner, recovery)
         for i in range(case.count):
             self._start(prompt=i < case.prompts)
 
@@ -240,11 +237,11 @@ class RoomRun:
         truth, accepted = (request.sequence_id * 37 % 101) / 101, 0
         while accepted < drafts and self._source.random() < truth:
             accepted += 1
-        self._batch.commit(request, [1] * (accepted + 1), time.monotonic())
+        self._requests.commit(request, [1] * (accepted + 1), time.monotonic())
         request.verify.computed_length = len(request.token_ids) - 1
         # After a step in which all drafts were accepted, the drafter lacks the last of them.
         request.draft.computed_length = len(request.token_ids) - 1 - (accepted == drafts)
-        self._planner.acceptance.observe(request.row, drafted=drafts, accepted=accepted, step=step)
+        self._batch.acceptance.observe(request.row, drafted=drafts, accepted=accepted, step=step)
 
     def _start(self, *, prompt: bool) -> None:
         sequence_id, now_s = next(self._ids), time.monotonic()
@@ -268,7 +265,7 @@ class RoomRun:
             target=self._info.target,
         )
         self._lifecycle.add(request)
-        self._lifecycle.start(request, now_s)
+        self._lifecycle.start(request, self._batch, now_s)
         self._verifying.attach(request)
         if not prompt:
             self._decoded(request, 0, 0)

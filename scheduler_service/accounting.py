@@ -90,6 +90,7 @@ class Accounting:
         self.queue_s = 0.0
         self.prefill_s = 0.0
         self.preemptions = 0
+        self.started = False
         self.resting = False
         self._draft_s = 0.0
         self._verify_s = 0.0
@@ -100,6 +101,11 @@ class Accounting:
     def accepted_by_server(self, now_s: float) -> None:
         """Books checking and tokenising; from here on the request waits."""
         self._scheduler_s += self._elapse(now_s)
+
+    def start(self, now_s: float) -> None:
+        """As :meth:`scheduled`, and the request ran at least once."""
+        self.started = True
+        self.scheduled(now_s)
 
     def scheduled(self, now_s: float) -> None:
         """Books the wait; from here on the request runs."""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from scheduler_service.accounting import StepTimes
+from scheduler_service.batch import Batch
 from scheduler_service.drafting import Drafting
 from scheduler_service.lifecycle import Lifecycle
 from scheduler_service.proposals import Proposals
@@ -22,6 +23,7 @@ class Applier:
 
     Args:
         lifecycle: Moves requests.
+        batch: Where they run.
         recovery: Handles failures.
         verifying: Knows which pages are about to be freed.
         drafting: Learns which drafts were accepted.
@@ -31,6 +33,7 @@ class Applier:
     def __init__(
         self,
         lifecycle: Lifecycle,
+        batch: Batch,
         recovery: Recovery,
         verifying: Verifying,
         drafting: Drafting,
@@ -38,6 +41,7 @@ class Applier:
         vocab_size: int,
     ) -> None:
         self._lifecycle = lifecycle
+        self._batch = batch
         self._recovery = recovery
         self._verifying = verifying
         self._drafting = drafting
@@ -102,7 +106,18 @@ class Applier:
         start_s: float,
     ) -> None:
         progress = interpret(part, result, self._vocab_size)
-        kept = self._lifecycle.advance(part, progress, times, step_id=step_id, start_s=start_s, trace=trace)
+        if part.draft_token_ids:
+            part.request.trace.drafted_by(self._drafting.worker)
+        kept = self._lifecycle.advance(
+            part,
+            progress,
+            times,
+            step_id=step_id,
+            start_s=start_s,
+            trace=trace,
+            batch=self._batch,
+            draft_problem=self._drafting.inactive_reason,
+        )
         self._drafting.judged(part, proposals, progress.accepted)
         trace.member(
             part.request,

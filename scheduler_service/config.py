@@ -1,5 +1,6 @@
 """The scheduler's configuration, one TOML file."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,49 @@ class ModelSection:
     """
 
     tokenizer: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersConfig(TargetConfig):
+    """The workers of one kind, and how to prove to them who we are; other attributes as there.
+
+    Attributes:
+        address: That of the only one, or ``dns:///name:port``: every address behind the name is a worker, and
+            the name is looked up again and again. Give it or ``addresses``.
+        addresses: Likewise, of several.
+    """
+
+    address: str = ""
+    addresses: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.address) == bool(self.addresses):
+            raise ValueError("give address, or addresses for several workers, and not both")
+        if len(set(self.addresses)) < len(self.addresses):
+            raise ValueError(f"addresses names a worker twice: {', '.join(self.addresses)}")
+        for address in self.all_addresses:
+            if address.startswith("dns:") and not address.rpartition(":")[2].isdigit():
+                raise ValueError(f"{address!r} has no port; give dns:///name:port")
+            self.target(address)
+
+    @property
+    def all_addresses(self) -> tuple[str, ...]:
+        """Every configured address."""
+        return self.addresses or (self.address,)
+
+    def target(self, address: str, *, found_by: str | None = None) -> TargetConfig:
+        """How to connect to one of them.
+
+        Args:
+            address: Its address.
+            found_by: The DNS name behind which it was found; its certificate must carry it.
+        """
+        names = {field.name for field in dataclasses.fields(TargetConfig)} - {"address", "tls_name"}
+        return TargetConfig(
+            address=address,
+            tls_name=self.tls_name or (found_by if self.tls_ca else None),
+            **{name: getattr(self, name) for name in names},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +100,7 @@ class LimitsSection:
     """What the scheduler takes on.
 
     Attributes:
-        max_running_requests: Most requests in the running batch.
+        max_running_requests: Most requests in the running batch of one verify service.
         max_waiting_requests: Most requests that wait, beside those for which a place is free.
         max_waiting_tokens: Most prompt tokens that wait.
         max_waiting_page_factor: Most KV pages that waiting requests may come to need, as a multiple of
@@ -78,6 +122,7 @@ class LimitsSection:
         connect_timeout_s: For one handshake with a worker.
         min_reconnect_s: Shortest pause between attempts to reach a worker.
         max_reconnect_s: Longest such pause.
+        resolve_interval_s: DNS names of workers are looked up so often.
     """
 
     max_running_requests: int = 64
@@ -100,6 +145,7 @@ class LimitsSection:
     connect_timeout_s: float = 5.0
     min_reconnect_s: float = 0.1
     max_reconnect_s: float = 2.0
+    resolve_interval_s: float = 5.0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -119,8 +165,8 @@ class SchedulerConfig:
 
     Attributes:
         model: The tokenizer.
-        verify: The verify service.
-        draft: The draft service; ``None`` = plain decoding.
+        verify: The verify services.
+        draft: The draft services; ``None`` = plain decoding.
         server: The public endpoint.
         telemetry: Where spans, metrics and logs go.
         limits: What the scheduler takes on.
@@ -129,8 +175,8 @@ class SchedulerConfig:
     """
 
     model: ModelSection
-    verify: TargetConfig
-    draft: TargetConfig | None = None
+    verify: WorkersConfig
+    draft: WorkersConfig | None = None
     server: ServerSection = field(default_factory=ServerSection)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     limits: LimitsSection = field(default_factory=LimitsSection)

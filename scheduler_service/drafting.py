@@ -71,6 +71,11 @@ class Drafting:
         return self._link is not None and self._link.ready
 
     @property
+    def worker(self) -> str:
+        """The drafter, for traces: its address."""
+        return "" if self._link is None else self._link.address
+
+    @property
     def status(self) -> str:
         """``ready``, ``absent``, ``lost: …`` or ``refused: …``."""
         return "absent" if self._link is None else self._link.status
@@ -101,8 +106,11 @@ class Drafting:
     def begin_step(self, step: int, running: Iterable[Request]) -> None:
         """Step ``step`` is about to be planned for these requests; a new connection starts from nothing."""
         self._step = step
+        if self._paused:
+            self._paused = {sequence_id: until for sequence_id, until in self._paused.items() if until > step}
         if self._link is not None and self._session != self._link.session:
             self._session = self._link.session
+            self._paused = {}
             for request in running:
                 request.draft.attach(self._session)
 
@@ -112,7 +120,7 @@ class Drafting:
             self.available
             and request.wants_drafts
             and request.sequence_id not in self._catching_up
-            and self._paused.get(request.sequence_id, 0) <= self._step
+            and request.sequence_id not in self._paused
         )
 
     def prospects(self, decoding: DecodingColumns, limit: int) -> tuple[Ints, Ints]:
@@ -131,8 +139,7 @@ class Drafting:
         # The target adds a token of its own.
         caps = np.minimum(decoding.max_lengths - decoding.lengths - 1, decoding.draft_caps)
         caps = np.maximum(np.minimum(caps, limit), 0)
-        paused = (sequence_id for sequence_id, until in self._paused.items() if until > self._step)
-        excluded = self._catching_up.union(paused)
+        excluded = self._catching_up.union(self._paused)
         if excluded:
             caps[[sequence_id in excluded for sequence_id in decoding.sequence_ids.tolist()]] = 0
         return caps, lags
@@ -142,10 +149,6 @@ class Drafting:
         if self._link is not None:
             request.draft.attach(self._link.session)
         return request.draft_lag
-
-    def forget(self, sequence_id: int) -> None:
-        """The sequence ended."""
-        self._paused.pop(sequence_id, None)
 
     async def propose(self, wanted: Sequence[tuple[Request, int]], trace: StepTrace) -> Proposals:
         """Drafts for some requests; none where the drafter fails.
@@ -214,11 +217,6 @@ class Drafting:
     async def send_releases(self, trace: StepTrace) -> None:
         """Tells the drafter at once which sequences ended."""
         await self._exchange(draft_pb2.ProposeRequest(), trace, self._patience.longest_s)
-
-    def check_integrity(self, living: set[int]) -> None:
-        """Checks that nothing is kept about sequences that ended."""
-        left = self._paused.keys() - living
-        assert not left, f"sequences {sorted(left)[:8]} ended and are still paused"
 
     async def close(self) -> None:
         """Ends what runs in the background."""

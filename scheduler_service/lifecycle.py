@@ -4,11 +4,10 @@ import time
 
 from scheduler_service.accounting import StepTimes
 from scheduler_service.batch import Batch
-from scheduler_service.drafting import Drafting
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.output import Finish, FinishReason
-from scheduler_service.planner import Planner
 from scheduler_service.request import Request
+from scheduler_service.requests import Requests
 from scheduler_service.step import Progress, StepPart
 from scheduler_service.step_trace import StepTrace
 from spearhead.errors import Cancelled, DeadlineExceeded, SlowReader, SpearheadError
@@ -18,19 +17,13 @@ class Lifecycle:
     """Moves requests through their life.
 
     Args:
-        batch: Where they are.
-        drafting: The draft side.
-        planner: Knows about their acceptance.
+        requests: All of them.
         metrics: Where they are counted.
         aging_s: A waiting request gains one point of priority in this time.
     """
 
-    def __init__(
-        self, batch: Batch, drafting: Drafting, planner: Planner, metrics: SchedulerMetrics, *, aging_s: float
-    ) -> None:
-        self._batch = batch
-        self._drafting = drafting
-        self._planner = planner
+    def __init__(self, requests: Requests, metrics: SchedulerMetrics, *, aging_s: float) -> None:
+        self._requests = requests
         self._metrics = metrics
         self._aging_s = aging_s
 
@@ -40,16 +33,17 @@ class Lifecycle:
         Raises:
             RequestExists: Its id is taken.
         """
-        depth, now_s = len(self._batch.waiting), time.monotonic()
-        position = self._batch.add(request, self._aging_s)
+        depth, now_s = len(self._requests.waiting), time.monotonic()
+        position = self._requests.add(request, self._aging_s)
         request.accounting.accepted_by_server(now_s)
         request.trace.queued(now_s, depth=depth, position=position, reason="slots")
 
-    def start(self, request: Request, now_s: float) -> None:
-        """A waiting request runs."""
-        first = not request.accounting.preemptions
-        self._batch.start(request)
-        request.accounting.scheduled(now_s)
+    def start(self, request: Request, batch: Batch, now_s: float) -> None:
+        """A waiting request runs in ``batch``."""
+        first = not request.accounting.started
+        self._requests.start(request, batch)
+        request.accounting.start(now_s)
+        request.trace.runs_on(batch.worker)
         request.trace.prefilling(now_s)
         if first:
             self._metrics.started(
@@ -79,12 +73,16 @@ class Lifecycle:
     def preempt(self, request: Request) -> None:
         """A running request makes place and is computed again later."""
         now_s = time.monotonic()
-        depth = len(self._batch.waiting)
-        position = self._batch.preempt(request, self._aging_s)
         request.accounting.preempted()
         request.trace.event("preempted", now_s)
-        request.trace.queued(now_s, depth=depth, position=position, reason="kv_blocks")
+        self._put_back(request, now_s, "kv_blocks")
         self._metrics.preempted()
+
+    def leave_worker(self, request: Request, now_s: float) -> None:
+        """The worker of a running request is lost; it is computed again on another one."""
+        self.rest(request, now_s, "worker_lost")
+        self._put_back(request, now_s, "worker_lost")
+        self._metrics.moved()
 
     def advance(
         self,
@@ -95,6 +93,8 @@ class Lifecycle:
         step_id: int,
         start_s: float,
         trace: StepTrace,
+        batch: Batch,
+        draft_problem: str,
     ) -> int:
         """A step computed something for a request.
 
@@ -105,6 +105,8 @@ class Lifecycle:
             step_id: The step.
             start_s: Its start, monotonic seconds.
             trace: Its spans.
+            batch: Where the request runs.
+            draft_problem: Why no request gets drafts there now; empty = they can.
 
         Returns:
             Tokens that became output.
@@ -127,7 +129,7 @@ class Lifecycle:
                 self._metrics.prefix_cache(queried=request.prompt_length, found=cached)
         if not progress.token_ids:
             return 0
-        return self._commit(part, progress, step_id, start_s, now_s)
+        return self._commit(part, progress, step_id, start_s, now_s, batch, draft_problem)
 
     def finish(self, request: Request, finish: Finish) -> None:
         """The request reached its end."""
@@ -165,19 +167,26 @@ class Lifecycle:
         else:
             self.fail(request, Cancelled(f"request {request.request_id!r} was cancelled by its client"))
 
-    def _commit(self, part: StepPart, progress: Progress, step_id: int, start_s: float, now_s: float) -> int:
+    def _commit(
+        self,
+        part: StepPart,
+        progress: Progress,
+        step_id: int,
+        start_s: float,
+        now_s: float,
+        batch: Batch,
+        draft_problem: str,
+    ) -> int:
         request, accounting = part.request, part.request.accounting
         last_s, drafted = accounting.last_token_s, len(part.draft_token_ids)
         output = request.output.push(progress.token_ids)
         kept = output.kept_count
-        self._batch.commit(request, progress.token_ids[:kept], now_s)
+        self._requests.commit(request, progress.token_ids[:kept], now_s)
         accepted = accounting.committed(now_s, kept=kept, drafted=drafted, accepted=progress.accepted)
         request.speculation.round(
-            accounting.rounds, drafted=drafted, problem="" if drafted else self._drafting.inactive_reason
+            accounting.rounds, drafted=drafted, problem="" if drafted else draft_problem
         )
-        self._planner.acceptance.observe(
-            request.row, drafted=drafted, accepted=progress.accepted, step=step_id
-        )
+        batch.acceptance.observe(request.row, drafted=drafted, accepted=progress.accepted, step=step_id)
         self._metrics.round(
             kept=kept,
             drafted=drafted,
@@ -207,11 +216,14 @@ class Lifecycle:
         return kept
 
     def _remove(self, request: Request, now_s: float) -> None:
-        runs = self._batch.runs(request)
+        runs = self._requests.runs(request)
         if not runs:
             request.accounting.scheduled(now_s)
-        self._planner.acceptance.release(request.row)
-        self._batch.remove(request)
-        self._drafting.forget(request.sequence_id)
+        self._requests.remove(request)
         if runs:
-            self._batch.waiting.observe_finish(now_s)
+            self._requests.waiting.observe_finish(now_s)
+
+    def _put_back(self, request: Request, now_s: float, reason: str) -> None:
+        depth = len(self._requests.waiting)
+        position = self._requests.put_back(request, self._aging_s)
+        request.trace.queued(now_s, depth=depth, position=position, reason=reason)

@@ -1,4 +1,4 @@
-"""The engine loop: plan, propose, verify, apply. It waits for workers, never for clients."""
+"""The loop of one engine: plan, propose, verify, apply. It waits for workers, never for clients."""
 
 import asyncio
 import time
@@ -11,6 +11,7 @@ from scheduler_service.batch import Batch
 from scheduler_service.drafting import Drafting
 from scheduler_service.lifecycle import Lifecycle
 from scheduler_service.metrics import SchedulerMetrics
+from scheduler_service.placement import Place, Placement
 from scheduler_service.planner import Planner
 from scheduler_service.proposals import Proposals
 from scheduler_service.recovery import Recovery
@@ -27,32 +28,38 @@ Member = tuple[Request, PlannedSequence]
 
 
 class Loop:
-    """Runs the batch.
+    """Runs the batch of one verify worker.
 
     Args:
-        batch: The requests.
+        place: The worker, as a place for requests.
+        placement: Hands out requests.
+        batch: Those that run here.
         lifecycle: Moves them.
         applier: Applies results.
         verifying: The target's side.
         drafting: The draft side.
         planner: Plans steps.
         recovery: Handles failures.
-        room: Decides who runs.
+        room: Plans what fits into the pages.
         metrics: Where steps are counted.
         tracer: Where spans go.
         clock: Converts times for spans.
         min_catch_up_tokens: Tokens that a lagging drafter computes beside a step, at least.
         max_draft_lag: A drafter further behind is brought up to date before it drafts.
         verify_wait_s: A request without a deadline waits so long for a lost verify service.
+        first_step_id: Steps are numbered from here.
 
     Attributes:
         step_count: Steps completed.
+        step_start_s: Monotonic start of the step under way; ``None`` = there is none.
         last_progress_s: Monotonic time of the last completed turn, or of the last time that work came.
     """
 
     def __init__(
         self,
         *,
+        place: Place,
+        placement: Placement,
         batch: Batch,
         lifecycle: Lifecycle,
         applier: Applier,
@@ -67,7 +74,10 @@ class Loop:
         min_catch_up_tokens: int,
         max_draft_lag: int,
         verify_wait_s: float,
+        first_step_id: int,
     ) -> None:
+        self._place = place
+        self._placement = placement
         self._batch = batch
         self._lifecycle = lifecycle
         self._applier = applier
@@ -83,14 +93,17 @@ class Loop:
         self._max_draft_lag = max_draft_lag
         self._verify_wait_s = verify_wait_s
         self._wake = asyncio.Event()
-        self._step_id = 0
+        self._step_id = first_step_id - 1
         self.step_count = 0
+        self.step_start_s: float | None = None
         self.last_progress_s = time.monotonic()
 
     @property
     def busy(self) -> bool:
         """Whether there are requests that could make progress now."""
-        return self._verifying.ready and (self._batch.running_count > 0 or len(self._batch.waiting) > 0)
+        return self._verifying.ready and (
+            self._batch.running_count > 0 or self._placement.wanted(self._place)
+        )
 
     def wake(self) -> None:
         """Something changed: a request came or went, a worker came or went."""
@@ -109,14 +122,13 @@ class Loop:
             await self._drafting.close()
 
     async def _rest(self) -> None:
-        """Waits for a change; meanwhile requests without a deadline give up on a lost verify service."""
+        """Waits for a change. While the worker is lost its requests go elsewhere, or rest, or give up."""
         timeout_s = None
         if not self._verifying.ready:
-            for request in self._batch.running:
-                self._lifecycle.rest(request, time.monotonic(), "worker_lost")
-            timeout_s = self._verifying.since_s + self._verify_wait_s - time.monotonic()
+            self._placement.leave(self._place, time.monotonic())
+            timeout_s = self._placement.lost_since_s() + self._verify_wait_s - time.monotonic()
             if timeout_s <= 0:
-                self._recovery.give_up_waiting(self._verifying.problem)
+                self._placement.give_up_waiting(self._verifying.problem)
                 timeout_s = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -129,18 +141,19 @@ class Loop:
         start_s = time.monotonic()
         plan = None
         if self._verifying.ready:
-            target = self._verifying.renew()
-            if target is not None:
-                self._recovery.target_is_back(target)
+            if self._verifying.renew():
+                self._placement.renewed(self._place, start_s)
                 for request in self._batch.running:
                     self._verifying.attach(request)
-            self._room.admit(start_s)
+            self._placement.admit(start_s)
             self._drafting.begin_step(self._step_id + 1, self._batch.running)
             plan = self._room.plan(self._step_id + 1)
         if plan is None or not plan.sequence_count:
             await self._send_releases()
         else:
+            self.step_start_s = start_s
             await self._step(plan, start_s)
+            self.step_start_s = None
         self.last_progress_s = time.monotonic()
 
     async def _send_releases(self) -> None:
@@ -242,15 +255,16 @@ class Loop:
             members=members,
         )
 
-    def _step_attributes(self, parts: Sequence[StepPart], exchange: StepExchange) -> dict[str, int]:
+    def _step_attributes(self, parts: Sequence[StepPart], exchange: StepExchange) -> dict[str, int | str]:
         decoding = [part for part in parts if part.decoding]
         return {
+            "spearhead.worker.verify": self._batch.worker,
             "spearhead.batch.requests": len(parts),
             "spearhead.batch.prefill_tokens": sum(p.compute_token_count for p in parts if not p.decoding),
             "spearhead.batch.decode_tokens": len(decoding),
             "spearhead.batch.draft_tokens": sum(len(part.draft_token_ids) for part in decoding),
             "spearhead.kv.blocks_free": self._verifying.free_page_count,
-            "spearhead.queue.waiting": len(self._batch.waiting),
+            "spearhead.queue.waiting": self._placement.waiting_count,
             "spearhead.step.loop_lag_ns": int(exchange.loop_lag_s * 1e9),
         }
 

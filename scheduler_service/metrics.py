@@ -43,10 +43,8 @@ class SchedulerMetrics:
         self._last_step_age = gauge(
             "last_step_age_seconds", "Since the engine last finished a step, or since work came."
         )
-        self.draft_up = gauge("draft_up", "1 while the draft service is connected and agrees, otherwise 0.")
-        self.verify_up = gauge(
-            "verify_up", "1 while the verify service is connected and agrees, otherwise 0."
-        )
+        self.draft_up = gauge("draft_up", "Connections to draft services that agree; 0 = plain decoding.")
+        self.verify_up = gauge("verify_up", "Verify services that are connected and agree; 0 = none.")
         self.prediction_ratio = gauge(
             "step_prediction_ratio", "Measured over predicted time of the target's steps, moving average."
         )
@@ -83,6 +81,7 @@ class SchedulerMetrics:
         )
         self._accepted_at_position = [accepted_at.labels(position) for position in range(MAX_DRAFT_TOKENS)]
         self._preemptions = counter("num_preemptions", "Requests preempted and computed again.")
+        self._moves = counter("requests_moved", "Requests that lost their worker and went to another one.")
         self._stale = counter("stale_replies", "Replies that came too late and were dropped.", ("worker",))
         self._draft_failures = counter("draft_failures", "Messages to the draft service that failed.")
         self._step_failures = counter("step_failures", "Steps that the verify service did not finish.")
@@ -173,6 +172,10 @@ class SchedulerMetrics:
     def preempted(self) -> None:
         """A request was preempted."""
         self._preemptions.inc()
+
+    def moved(self) -> None:
+        """A request lost its worker and goes to another one."""
+        self._moves.inc()
 
     def stale_reply(self, worker: str) -> None:
         """A reply of ``worker`` (``verify`` or ``draft``) came too late."""

@@ -1,7 +1,7 @@
 """What the scheduler knows of each kind of worker: its handshake and its stream."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -85,16 +85,25 @@ class _Peer:
 
     kind: str
 
-    def __init__(self, target: TargetConfig, tokenizer_hash: str, profile: ModelProfile | None) -> None:
-        self.name = f"{self.kind} at {target.address}"
-        self._target = target
+    def __init__(
+        self, choose: Callable[[], TargetConfig], tokenizer_hash: str, profile: ModelProfile | None
+    ) -> None:
+        self.address = ""
+        self._choose = choose
         self._tokenizer_hash = tokenizer_hash
         self._profile = profile
+
+    @property
+    def name(self) -> str:
+        """The worker, for messages."""
+        return f"{self.kind} at {self.address}" if self.address else self.kind
 
     @contextlib.asynccontextmanager
     async def _handshake(self) -> AsyncIterator[grpc.aio.Channel]:
         """A channel that outlives a handshake without error."""
-        channel = create_channel(self._target)
+        target = self._choose()
+        self.address = target.address
+        channel = create_channel(target)
         try:
             yield channel
         except BaseException as error:
@@ -111,7 +120,7 @@ class VerifyPeer(_Peer):
     """Connects to a verify service.
 
     Args:
-        target: Where it is.
+        choose: Where it is, asked before each attempt to connect; raises NotReady when that is unknown.
         tokenizer_hash: Of the scheduler's own tokenizer, which the service's must equal.
         profile: Latencies that were measured on it and must belong to it; ``None`` = none are used.
     """

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from scheduler_service.acceptance import AcceptanceConfig, AcceptanceTracker
 from scheduler_service.batch import Batch
 from scheduler_service.decode_batch import DecodeBatch
 from scheduler_service.drafting import Drafting
@@ -26,20 +25,15 @@ class Planner:
     Args:
         config: The policy.
         table: Measured latencies; ``None`` = the policy needs none.
-        acceptance: How acceptance is estimated.
         drafting: The draft side.
         max_draft_tokens: Most drafts in a step of one request.
         max_step_tokens: Most rows of a step.
-
-    Attributes:
-        acceptance: What is known about acceptance.
     """
 
     def __init__(
         self,
         config: PolicyConfig,
         table: LatencyTable | None,
-        acceptance: AcceptanceConfig,
         drafting: Drafting,
         *,
         max_draft_tokens: int,
@@ -54,12 +48,6 @@ class Planner:
         self._target_correction = OnlineCorrection()
         self._draft_correction = OnlineCorrection()
         self._drafted_last = True
-        self.acceptance = AcceptanceTracker(acceptance)
-
-    @property
-    def keeps_itl(self) -> bool:
-        """Whether a wanted time between tokens has an effect."""
-        return self._table is not None
 
     @property
     def prediction_ratio(self) -> float:
@@ -76,7 +64,7 @@ class Planner:
     ) -> StepPlan:
         """The next step of the running requests."""
         columns, others = batch.split()
-        decoding = self._decoding(columns, step, now_s)
+        decoding = self._decoding(batch, columns, step, now_s)
         view = BatchView(
             decoding=decoding,
             prompts=[_prompt(request, now_s) for request in others],
@@ -108,7 +96,7 @@ class Planner:
             self._draft_correction.observe(predicted_s=bare_s, measured_s=draft_s)
         self._memory = result.memory
 
-    def _decoding(self, columns: DecodingColumns, step: int, now_s: float) -> DecodeBatch:
+    def _decoding(self, batch: Batch, columns: DecodingColumns, step: int, now_s: float) -> DecodeBatch:
         limit = min(self._max_draft_tokens, self._drafting.max_draft_tokens)
         caps, lags = self._drafting.prospects(columns, limit)
         return DecodeBatch(
@@ -118,7 +106,7 @@ class Planner:
             # A drafter that lags is brought up to date when the policy wants drafts, so that it never works
             # for nothing while drafts do not pay.
             draft_lags=np.minimum(lags, self._config.max_draft_lag),
-            acceptances=self.acceptance.estimates(columns.rows, step),
+            acceptances=batch.acceptance.estimates(columns.rows, step),
             itl_slo_s=columns.itl_slo_s,
             since_last_s=now_s - columns.last_token_s,
         )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from scheduler_service.batch import Batch
 from scheduler_service.lifecycle import Lifecycle
 from scheduler_service.metrics import SchedulerMetrics
-from scheduler_service.peers import Target
 from scheduler_service.request import Request
+from scheduler_service.requests import Requests
 from scheduler_service.step import StepPart
 from scheduler_service.wire import RESTART_REASONS, RETRY_AFTER_S
 from spearhead.errors import NotReady, Overloaded, PrecisionUnavailable, SpearheadError
@@ -21,15 +21,23 @@ class Recovery:
     """Recovers, or fails only those requests that cannot go on.
 
     Args:
-        batch: The requests.
+        requests: All requests.
+        batch: Those that run on the worker.
         lifecycle: Moves them.
         metrics: Where stale replies are counted.
         max_failed_steps: A request fails after so many failures without progress.
     """
 
     def __init__(
-        self, batch: Batch, lifecycle: Lifecycle, metrics: SchedulerMetrics, *, max_failed_steps: int
+        self,
+        requests: Requests,
+        batch: Batch,
+        lifecycle: Lifecycle,
+        metrics: SchedulerMetrics,
+        *,
+        max_failed_steps: int,
     ) -> None:
+        self._requests = requests
         self._batch = batch
         self._lifecycle = lifecycle
         self._metrics = metrics
@@ -75,7 +83,7 @@ class Recovery:
             self._lifecycle.fail(request, PrecisionUnavailable(error.message, field="precision"))
         elif part.draft_token_ids:
             # The drafts may be at fault, and they must not change what the client gets.
-            self._batch.refuse_drafts(request)
+            self._requests.refuse_drafts(request)
         else:
             self._lifecycle.fail(request, SpearheadError(f"the target cannot compute it: {error.message}"))
         return False
@@ -92,34 +100,6 @@ class Recovery:
             if not part.request.ended:
                 self._lifecycle.rest(part.request, start_s, "worker_lost")
                 self._count_failure(part.request, NotReady(error.message, retry_after_s=RETRY_AFTER_S))
-
-    def target_is_back(self, target: Target) -> None:
-        """A new connection: who cannot go on with what is served there fails."""
-        for request in list(self._batch):
-            before, request.target = request.target, target
-            emitted = request.output.token_count
-            if emitted and before.revision != target.revision:
-                error = NotReady(
-                    f"the verify service came back with other weights: request {request.request_id!r} has "
-                    f"{emitted} tokens of revision {before.revision}, and revision {target.revision} cannot "
-                    "go on with them; send it again",
-                    retry_after_s=RETRY_AFTER_S,
-                )
-            elif request.spec.max_length > target.longest:
-                error = NotReady(
-                    f"the verify service came back with room for {target.longest} tokens a sequence, and "
-                    f"{request.request_id!r} may need {request.spec.max_length}; ask for fewer tokens",
-                    retry_after_s=RETRY_AFTER_S,
-                )
-            else:
-                continue
-            self._lifecycle.fail(request, error)
-
-    def give_up_waiting(self, problem: str) -> None:
-        """Nobody but a client's own deadline bounds the wait for a lost worker; without one, this does."""
-        for request in list(self._batch):
-            if request.deadline_s is None:
-                self._lifecycle.fail(request, NotReady(problem, retry_after_s=RETRY_AFTER_S))
 
     def preempt_one(self) -> bool:
         """Makes place; ``False`` when only one request runs, which nothing is taken from."""

@@ -10,32 +10,26 @@ from dataclasses import dataclass
 from opentelemetry.trace import Span
 
 from scheduler_service.accounting import Accounting
+from scheduler_service.addresses import Addresses, Resolve, Shared
 from scheduler_service.admission import QueueLimits
-from scheduler_service.applying import Applier
-from scheduler_service.batch import Batch
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.delivery import OutputChannel
-from scheduler_service.draft_patience import DraftPatience
-from scheduler_service.drafting import Drafting
+from scheduler_service.engine import Engine
 from scheduler_service.latency_table import LatencyTable
 from scheduler_service.lifecycle import Lifecycle
-from scheduler_service.link_trace import LinkTrace
-from scheduler_service.links import make_links
-from scheduler_service.loop import Loop
+from scheduler_service.links import LinkFactory
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.output import OutputAssembler
 from scheduler_service.peers import VerifyInfo
-from scheduler_service.planner import Planner
-from scheduler_service.recovery import Recovery
+from scheduler_service.placement import Placement
+from scheduler_service.pool import Pool
 from scheduler_service.request import Request
-from scheduler_service.room import Room
+from scheduler_service.requests import Requests
 from scheduler_service.spec import GenerationSpec
 from scheduler_service.tracing import RequestTrace, WallClock
 from scheduler_service.validation import RequestLimits
-from scheduler_service.verifying import Verifying
 from scheduler_service.wire import RETRY_AFTER_S
-from scheduler_service.worker_link import LinkState
-from spearhead.errors import NotReady, StartupError
+from spearhead.errors import NotReady
 from spearhead.telemetry import Telemetry
 from spearhead.tokenizer import IncrementalDetokenizer, Tokenizer
 
@@ -61,12 +55,11 @@ class Scheduler:
         telemetry: Where spans and metrics go.
         table: Measured latencies; ``None`` = the policy needs none.
         on_change: Called when a worker comes or goes.
+        resolve: Looks up the DNS names of workers; ``None`` = as the system does.
 
     Attributes:
-        batch: The living requests.
-        verifying: The target's side.
-        drafting: The draft side.
-        loop: The engine loop.
+        requests: The living requests.
+        pool: The engines that compute them.
     """
 
     def __init__(
@@ -77,120 +70,76 @@ class Scheduler:
         *,
         table: LatencyTable | None = None,
         on_change: Callable[[], None] = lambda: None,
+        resolve: Resolve | None = None,
     ) -> None:
-        limits = config.limits
         self._config = config
         self._tokenizer = tokenizer
         self._tracer = telemetry.tracer
+        self._table = table
         self._clock = WallClock()
         self._on_change = on_change
         self._sequence_ids = itertools.count(1)
         self._draining = False
-        metrics = self._metrics = SchedulerMetrics(telemetry.registry)
-        batch = self.batch = Batch()
-        self._verify_link, self._draft_link = make_links(
-            config, tokenizer.hash, table, metrics, on_change=self._worker_changed
+        self._metrics = SchedulerMetrics(telemetry.registry)
+        self._links = LinkFactory(
+            config.limits, tokenizer.hash, table, self._metrics, on_change=self._worker_changed
         )
-        links = (self._verify_link, self._draft_link)
-        self._link_traces = [LinkTrace(self._tracer, self._clock, link) for link in links if link is not None]
-        self.verifying = Verifying(
-            self._verify_link, batch.verify_releases, metrics, timeout_s=limits.verify_timeout_s
-        )
-        self.drafting = Drafting(
-            self._draft_link,
-            batch.draft_releases,
-            metrics,
-            vocab_size=tokenizer.vocab_size,
-            patience=DraftPatience(limits.draft_timeout_s, limits.max_draft_timeouts),
-        )
-        planner = self._planner = Planner(
-            config.policy,
-            table,
-            config.acceptance,
-            self.drafting,
-            max_draft_tokens=limits.max_draft_tokens,
-            max_step_tokens=limits.max_step_tokens,
-        )
-        self._lifecycle = Lifecycle(batch, self.drafting, planner, metrics, aging_s=config.policy.aging_s)
-        recovery = Recovery(batch, self._lifecycle, metrics, max_failed_steps=limits.max_failed_steps)
-        room = Room(
-            batch,
+        self.requests = Requests()
+        self._lifecycle = Lifecycle(self.requests, self._metrics, aging_s=config.policy.aging_s)
+        engines: list[Engine] = []
+        self._placement = Placement(
+            self.requests,
             self._lifecycle,
-            self.verifying,
-            planner,
-            recovery,
-            max_running_requests=limits.max_running_requests,
+            engines,
+            max_running_requests=config.limits.max_running_requests,
         )
-        self.loop = Loop(
-            batch=batch,
-            applier=Applier(
-                self._lifecycle, recovery, self.verifying, self.drafting, vocab_size=tokenizer.vocab_size
-            ),
-            lifecycle=self._lifecycle,
-            verifying=self.verifying,
-            drafting=self.drafting,
-            planner=planner,
-            recovery=recovery,
-            room=room,
-            metrics=metrics,
-            tracer=self._tracer,
-            clock=self._clock,
-            min_catch_up_tokens=limits.min_catch_up_tokens,
-            max_draft_lag=config.policy.max_draft_lag,
-            verify_wait_s=limits.verify_wait_s,
+        self._verify = Addresses(config.verify, resolve)
+        draft = Addresses(config.draft, resolve) if config.draft is not None else None
+        self._drafters = Shared(draft) if draft is not None else None
+        self.pool = Pool(
+            self._verify,
+            draft,
+            engines,
+            self._placement,
+            self._make_engine,
+            resolve_interval_s=config.limits.resolve_interval_s,
         )
-        metrics.watch(
-            running=lambda: batch.running_count,
-            waiting=lambda: len(batch.waiting),
-            kv_cache_usage=lambda: self.verifying.kv_cache_usage,
-            last_step_age_s=lambda: time.monotonic() - self.loop.last_progress_s,
+        self._metrics.watch(
+            running=lambda: self.requests.running_count,
+            waiting=lambda: len(self.requests.waiting),
+            kv_cache_usage=lambda: self.pool.kv_cache_usage,
+            last_step_age_s=lambda: time.monotonic() - self.pool.last_progress_s,
         )
 
     @property
     def ready(self) -> bool:
         """Whether new requests can be served."""
-        return self.verifying.ready
+        return self.pool.ready
 
     @property
     def target(self) -> VerifyInfo:
-        """What the verify service said of itself.
+        """What a verify service said of itself.
 
         Raises:
-            NotReady: It was never connected.
+            NotReady: None was ever connected.
         """
-        info = self.verifying.info
-        if info is None:
-            raise NotReady(self.verifying.problem, retry_after_s=RETRY_AFTER_S)
-        return info
+        return self.pool.target
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.Task[None]]:
-        """Connects the workers and runs the loop; yields the loop's task, which ends only by a defect."""
-        links = [link for link in (self._verify_link, self._draft_link) if link is not None]
-        tasks = [asyncio.create_task(link.run()) for link in links]
-        loop = asyncio.create_task(self.loop.run())
+        """Connects the workers and runs the engines; yields a task, which ends only by a defect."""
+        engines = asyncio.create_task(self.pool.run())
         try:
-            yield loop
+            yield engines
         finally:
-            for task in (loop, *tasks):
-                task.cancel()
-            await asyncio.wait([loop, *tasks])
-
-    def check_start(self) -> None:
-        """Tells a verify service that will never do from one that is not there yet.
-
-        Raises:
-            StartupError: The verify service answered, and does not fit.
-        """
-        link = self._verify_link
-        if link.state is LinkState.REFUSED and link.info is None:
-            raise StartupError(link.detail)
+            engines.cancel()
+            await asyncio.wait([engines])
 
     def check_integrity(self) -> None:
         """Checks that every owner of state knows of the same requests."""
-        self.batch.check_integrity()
-        self._planner.acceptance.check_integrity({request.row for request in self.batch})
-        self.drafting.check_integrity({request.sequence_id for request in self.batch})
+        self.requests.check_integrity([r for engine in self.pool.engines for r in engine.batch.running])
+        for engine in self.pool.engines:
+            engine.batch.check_integrity()
 
     def drain(self) -> None:
         """From now on the load says that the server drains."""
@@ -200,11 +149,11 @@ class Scheduler:
         """What a request may ask for.
 
         Raises:
-            NotReady: The verify service is away.
+            NotReady: Every verify service is away.
         """
         model = self.target.model
         if not self.ready:
-            raise NotReady(self.verifying.problem, retry_after_s=RETRY_AFTER_S)
+            raise NotReady(self.pool.problem, retry_after_s=RETRY_AFTER_S)
         return RequestLimits(
             vocab_size=self._tokenizer.vocab_size,
             context_length=model.context_length,
@@ -213,7 +162,7 @@ class Scheduler:
             default_max_tokens=self._config.limits.default_max_tokens,
             kv_page_size=model.kv_page_size,
             kv_page_count=model.kv_page_count,
-            keeps_itl=self._planner.keeps_itl,
+            keeps_itl=self._table is not None,
         )
 
     def check_room(self) -> None:
@@ -222,7 +171,7 @@ class Scheduler:
         Raises:
             Overloaded: Too many requests wait.
         """
-        self.batch.waiting.check_room(self._free_places(), self._queue_limits())
+        self.requests.waiting.check_room(self._free_places(), self._queue_limits())
 
     def submit(
         self, spec: GenerationSpec, *, arrival_s: float, deadline_s: float | None, server_span: Span
@@ -239,7 +188,7 @@ class Scheduler:
             RequestExists: Its id is taken.
             Overloaded: There is no room.
         """
-        self.batch.waiting.check_fits(spec, self._free_places(), self._queue_limits())
+        self.requests.waiting.check_fits(spec, self._free_places(), self._queue_limits())
         request = Request(
             spec,
             sequence_id=next(self._sequence_ids),
@@ -258,51 +207,75 @@ class Scheduler:
         )
         self._lifecycle.add(request)
         request.trace.describe(spec, self.target.model.model)
-        self.loop.wake()
+        self.pool.wake()
         return request
 
     def cancel(self, request: Request) -> None:
         """Nobody wants the rest of a request; one that has ended stays as it is."""
         if not request.ended:
             self._lifecycle.cancel(request)
-            self.loop.wake()
+            self.pool.wake()
 
     def abort(self, request_id: str) -> bool:
         """Ends a request by name; ``False`` when there is none."""
-        request = self.batch.get(request_id)
+        request = self.requests.get(request_id)
         if request is None:
             return False
         self._lifecycle.abort(request)
-        self.loop.wake()
+        self.pool.wake()
         return True
 
     def load(self) -> Load:
         """How busy it is."""
         return Load(
-            running_requests=self.batch.running_count,
-            waiting_requests=len(self.batch.waiting),
-            waiting_tokens=self.batch.waiting.token_count,
-            kv_cache_usage=self.verifying.kv_cache_usage,
-            step_count=self.loop.step_count,
+            running_requests=self.requests.running_count,
+            waiting_requests=len(self.requests.waiting),
+            waiting_tokens=self.requests.waiting.token_count,
+            kv_cache_usage=self.pool.kv_cache_usage,
+            step_count=self.pool.step_count,
             draining=self._draining,
         )
 
+    def _make_engine(self, number: int, address: str) -> Engine:
+        drafters = self._drafters
+        links = (
+            self._links.verify(lambda: self._verify.target(address)),
+            None if drafters is None else self._links.draft(lambda: drafters.choose(number)),
+        )
+        return Engine(
+            number,
+            address,
+            links,
+            config=self._config,
+            table=self._table,
+            vocab_size=self._tokenizer.vocab_size,
+            requests=self.requests,
+            lifecycle=self._lifecycle,
+            placement=self._placement,
+            metrics=self._metrics,
+            tracer=self._tracer,
+            clock=self._clock,
+            on_leave=lambda: None if drafters is None else drafters.leave(number),
+        )
+
     def _worker_changed(self) -> None:
-        self._metrics.verify_up.set(self._verify_link.ready)
-        self._metrics.draft_up.set(self._draft_link is not None and self._draft_link.ready)
-        for trace in self._link_traces:
-            trace.update()
-        self.loop.wake()
+        engines = self.pool.engines
+        self._metrics.verify_up.set(sum(engine.ready for engine in engines))
+        self._metrics.draft_up.set(sum(engine.drafting.available for engine in engines))
+        self.pool.worker_changed()
         self._on_change()
 
     def _free_places(self) -> int:
-        return max(0, self._config.limits.max_running_requests - self.batch.running_count)
+        places = self._config.limits.max_running_requests * max(1, len(self.pool.ready_engines))
+        return max(0, places - self.requests.running_count)
 
     def _queue_limits(self) -> QueueLimits:
         limits, model = self._config.limits, self.target.model
+        tokens = sum(e.target.page_size * e.target.page_count for e in self.pool.ready_engines if e.target)
+        pages = max(model.kv_page_count, tokens // model.kv_page_size)
         return QueueLimits(
             max_requests=limits.max_waiting_requests,
             max_tokens=limits.max_waiting_tokens,
-            max_pages=int(limits.max_waiting_page_factor * model.kv_page_count),
+            max_pages=int(limits.max_waiting_page_factor * pages),
             page_size=model.kv_page_size,
         )

@@ -82,16 +82,16 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     ) -> scheduler_pb2.GetServerInfoResponse:
         """What is served."""
         scheduler, limits = self._scheduler, self._config.limits
-        target, draft = scheduler.target, scheduler.drafting.info
+        target, draft = scheduler.target, scheduler.pool.draft_info
         return scheduler_pb2.GetServerInfoResponse(
             version=spearhead.__version__,
             protocol_version=spearhead.PROTOCOL_VERSION,
             target=target.model,
-            variant=scheduler.verifying.variant or target.variant,
+            variant=scheduler.pool.variant or target.variant,
             draft=None if draft is None else draft.model,
-            draft_status=scheduler.drafting.status,
+            draft_status=scheduler.pool.draft_status,
             context_length=target.model.context_length,
-            max_running_requests=limits.max_running_requests,
+            max_running_requests=limits.max_running_requests * max(1, len(scheduler.pool.ready_engines)),
             max_waiting_requests=limits.max_waiting_requests,
             max_draft_tokens=limits.max_draft_tokens,
         )
@@ -134,7 +134,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     @contextlib.contextmanager
     def _arrival(self, request_id: str) -> Iterator[None]:
         """Keeps an id while its request is checked, so that it is never taken twice."""
-        if request_id in self._arriving or self._scheduler.batch.get(request_id) is not None:
+        if request_id in self._arriving or self._scheduler.requests.get(request_id) is not None:
             raise RequestExists(
                 f"a request with request_id {request_id!r} runs already; use another one, or leave it empty",
                 field="request_id",

@@ -41,8 +41,8 @@ async def serve(config: SchedulerConfig) -> None:
 async def _run(config: SchedulerConfig, server: Server, scheduler: Scheduler, changed: asyncio.Event) -> None:
     limits = config.limits
     server.health.watch_heartbeat(
-        lambda: scheduler.loop.last_progress_s,
-        lambda: scheduler.loop.busy,
+        lambda: scheduler.pool.last_progress_s,
+        lambda: scheduler.pool.busy,
         # A step may take this long and still be one that works.
         2 * (limits.verify_timeout_s + limits.draft_timeout_s),
     )
@@ -68,10 +68,10 @@ async def _run(config: SchedulerConfig, server: Server, scheduler: Scheduler, ch
 
 
 async def _watch_workers(server: Server, scheduler: Scheduler, changed: asyncio.Event) -> None:
-    """Readiness follows the verify service alone; one that does not fit ends the start."""
+    """Readiness needs one verify service; when none fits, the start ends."""
     while True:
         changed.clear()
-        scheduler.check_start()
-        server.health.set_ready(scheduler.ready, "" if scheduler.ready else scheduler.verifying.problem)
-        server.health.set_part(DRAFT, scheduler.drafting.available)
+        scheduler.pool.check_start()
+        server.health.set_ready(scheduler.ready, "" if scheduler.ready else scheduler.pool.problem)
+        server.health.set_part(DRAFT, scheduler.pool.draft_available)
         await changed.wait()

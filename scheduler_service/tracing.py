@@ -58,6 +58,8 @@ class RequestTrace:
         self._segment_name = ""
         self._prefill: dict[str, int] = {}
         self._rounds: dict[str, array[int]] = {}
+        self._verify_workers: list[str] = []
+        self._draft_workers: list[str] = []
         self._blocked_ns = 0
         self._last_emit_s: float | None = None
         self._longest_gap_s = 0.0
@@ -119,8 +121,18 @@ class RequestTrace:
                 }
             )
 
+    def runs_on(self, worker: str) -> None:
+        """A verify worker computes the request from now on."""
+        if self.recording and self._verify_workers[-1:] != [worker]:
+            self._verify_workers.append(worker)
+
+    def drafted_by(self, worker: str) -> None:
+        """A draft worker proposed tokens for it."""
+        if self.recording and self._draft_workers[-1:] != [worker]:
+            self._draft_workers.append(worker)
+
     def waits_for(self, reason: str) -> None:
-        """Names what a waiting request waits for: ``slots`` or ``kv_blocks``."""
+        """Names what a waiting request waits for: ``slots``, ``kv_blocks`` or ``worker_lost``."""
         self._set({"spearhead.queue.reason": reason})
 
     def rest(self, now_s: float, reason: str) -> None:
@@ -206,7 +218,12 @@ class RequestTrace:
         self._close(now_s)
         self.recording = False
         self._server_span.set_attributes(
-            {**_summary_attributes(summary), "spearhead.longest_gap_ns": int(self._longest_gap_s * 1e9)}
+            {
+                **_summary_attributes(summary),
+                "spearhead.longest_gap_ns": int(self._longest_gap_s * 1e9),
+                "spearhead.worker.verify": self._verify_workers,
+                "spearhead.worker.draft": self._draft_workers,
+            }
         )
 
     def _close_for_rest(self, now_s: float) -> bool:

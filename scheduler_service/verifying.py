@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from scheduler_service.batch import ReleaseList
 from scheduler_service.metrics import SchedulerMetrics
-from scheduler_service.peers import Target, VerifyInfo
+from scheduler_service.peers import VerifyInfo
 from scheduler_service.request import Request
 from scheduler_service.step import StepPart
 from scheduler_service.step_trace import VERIFY_METHOD, StepTrace, timing_attributes
@@ -74,7 +74,7 @@ class Verifying:
     @property
     def kv_cache_usage(self) -> float:
         """Share of its pages in use, 0..1; 0 while it is away."""
-        if self._link.info is None or not self.ready or self._session != self._link.session:
+        if self._link.info is None or not self.settled:
             return 0.0
         return 1.0 - self.free_page_count / max(1, self._link.info.model.kv_page_count)
 
@@ -83,20 +83,25 @@ class Verifying:
         """Whether it is to be told that sequences ended."""
         return self.ready and self._releases.pending(self._link.session)
 
-    def renew(self) -> Target | None:
+    @property
+    def settled(self) -> bool:
+        """Whether it is connected and :meth:`renew` took the connection over."""
+        return self.ready and self._session == self._link.session
+
+    def renew(self) -> bool:
         """Takes a new connection over, with which everything that the service held is gone.
 
         Returns:
-            What it serves now; ``None`` = the connection is the one before.
+            Whether there is a new one.
         """
         info = self._link.info
         if self._session == self._link.session or info is None:
-            return None
+            return False
         self._session = self._link.session
         self.page_size = info.model.kv_page_size
         self.free_page_count = info.model.kv_page_count
         self.variant = info.variant
-        return info.target
+        return True
 
     def attach(self, request: Request) -> None:
         """Makes the state of a request one about this connection."""

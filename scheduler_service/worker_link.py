@@ -27,7 +27,13 @@ class LinkState(enum.Enum):
 class Peer(Protocol[InfoT]):
     """How to reach one kind of worker."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The worker, for messages: its kind and address."""
+
+    @property
+    def address(self) -> str:
+        """Where it is; of several alike, the one that was tried last."""
 
     async def connect(self, timeout_s: float) -> Connection[InfoT]:
         """Shakes hands and opens the stream."""
@@ -85,6 +91,11 @@ class WorkerLink(Generic[InfoT, RequestT, ReplyT]):
     def name(self) -> str:
         """The worker, for messages."""
         return self._peer.name
+
+    @property
+    def address(self) -> str:
+        """Where the worker is."""
+        return self._peer.address
 
     @property
     def ready(self) -> bool:

@@ -13,7 +13,7 @@ def create_sync_channel(target: TargetConfig) -> grpc.Channel:
     Raises:
         ConfigError: A certificate or key file cannot be used.
     """
-    options = channel_options(target.max_message_bytes)
+    options = channel_options(target)
     if not target.tls_ca:
         return grpc.insecure_channel(target.address, options)
     key = read_pem("tls_key", target.tls_key) if target.tls_key else None

@@ -45,7 +45,7 @@ def create_channel(
         _logger.warning(
             "the token for %s leaves this machine in plaintext; set tls_ca to encrypt it", target.address
         )
-    options = channel_options(target.max_message_bytes)
+    options = channel_options(target)
     if target.tls_ca:
         credentials = grpc.ssl_channel_credentials(
             root_certificates=read_pem("tls_ca", target.tls_ca),

@@ -60,6 +60,7 @@ class TargetConfig:
     Attributes:
         address: ``host:port`` or ``unix:/path`` (or any gRPC target, such as ``dns:///name:port``).
         tls_ca: PEM certificates to trust; turns TLS on.
+        tls_name: Name that the peer's certificate must carry; ``None`` = the host in ``address``.
         tls_certificate: PEM client certificate chain, for mutual TLS, together with ``tls_key``.
         tls_key: PEM private key.
         token_file: Its first line is sent as bearer token. Read again when the file changes.
@@ -68,6 +69,7 @@ class TargetConfig:
 
     address: str
     tls_ca: Path | None = None
+    tls_name: str | None = None
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     token_file: Path | None = None
@@ -78,8 +80,9 @@ class TargetConfig:
             raise ValueError("address is empty; give host:port or unix:/path")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key belong together; set both or neither")
-        if self.tls_certificate and not self.tls_ca:
-            raise ValueError("tls_certificate needs TLS; set tls_ca too")
+        for name in ("tls_certificate", "tls_name"):
+            if getattr(self, name) and not self.tls_ca:
+                raise ValueError(f"{name} needs TLS; set tls_ca too")
         _check_message_bytes(self.max_message_bytes)
 
 
@@ -118,10 +121,12 @@ def server_options(max_message_bytes: int) -> Options:
     ]
 
 
-def channel_options(max_message_bytes: int) -> Options:
+def channel_options(target: TargetConfig) -> Options:
     """gRPC options of a channel."""
+    named: Options = [("grpc.ssl_target_name_override", target.tls_name)] if target.tls_name else []
     return [
-        *_message_limits(max_message_bytes),
+        *_message_limits(target.max_message_bytes),
+        *named,
         ("grpc.keepalive_time_ms", CLIENT_KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),

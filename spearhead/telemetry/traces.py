@@ -23,6 +23,10 @@ HAS_RECORDED_MEMBERS = "spearhead.has_recorded_members"
 ALWAYS_RECORDED = "spearhead.always_recorded"
 """Attribute of a root span, given at its start: it is rare, and explains traces that are recorded."""
 
+STEPS_PER_ENGINE = 1 << 40
+"""A scheduler numbers the steps of its engine ``n`` from ``n * STEPS_PER_ENGINE + 1``: no two steps of it share
+a number, and consecutive steps of one engine have consecutive numbers."""
+
 
 def make_provider(
     service_name: str,

@@ -15,12 +15,18 @@ import draft_service.loading
 import verify_service.loading
 from draft_service.config import DraftConfig, DrafterSettings
 from draft_service.servicer import DraftServicer
-from scheduler_service.config import LimitsSection, ModelSection, PolicySection, SchedulerConfig
+from scheduler_service.config import (
+    LimitsSection,
+    ModelSection,
+    PolicySection,
+    SchedulerConfig,
+    WorkersConfig,
+)
 from scheduler_service.scheduler import Scheduler
 from scheduler_service.servicer import SERVICE, SchedulerServicer
 from spearhead.client import AsyncClient
 from spearhead.model.settings import KvCacheSettings, ModelSettings
-from spearhead.rpc import EndpointConfig, Server, TargetConfig
+from spearhead.rpc import EndpointConfig, Server
 from spearhead.telemetry import Telemetry
 from spearhead.tokenizer import Tokenizer
 from spearhead.v1 import draft_pb2_grpc, scheduler_pb2_grpc, verify_pb2_grpc
@@ -87,7 +93,7 @@ class RealStack:
         """Nothing lives anywhere: no request, no sequence, every page free."""
         engines = [self.verifier.engine, *([self.draft_engine] if self.draft_engine else [])]
         await self.until(
-            lambda: not list(self.scheduler.batch) and not any(engine.sequence_count for engine in engines)
+            lambda: not list(self.scheduler.requests) and not any(engine.sequence_count for engine in engines)
         )
         for engine in engines:
             engine.check_integrity()
@@ -158,8 +164,8 @@ def real_stack(socket_folder: Path, tiny_checkpoint: Any) -> Any:
             )
         config = SchedulerConfig(
             model=ModelSection(tokenizer=target),
-            verify=TargetConfig(address=verify.address),
-            draft=TargetConfig(address=drafter.address) if drafter else None,
+            verify=WorkersConfig(address=verify.address),
+            draft=WorkersConfig(address=drafter.address) if drafter else None,
             limits=LimitsSection(**({"min_reconnect_s": 0.02, "max_reconnect_s": 0.1} | (limits or {}))),
             policy=PolicySection(**(policy or {})),
         )
@@ -180,7 +186,7 @@ def real_stack(socket_folder: Path, tiny_checkpoint: Any) -> Any:
                 client, scheduler, verify, drafter, verifier, draft_engine, tokenizer, changed, telemetries
             )
             async with asyncio.timeout(30):
-                while not (scheduler.ready and (drafter is None or scheduler.drafting.status == "ready")):
+                while not (scheduler.ready and (drafter is None or scheduler.pool.draft_status == "ready")):
                     changed.clear()
                     await changed.wait()
             try:

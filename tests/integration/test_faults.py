@@ -59,7 +59,7 @@ async def test_switching_variants_under_load_loses_no_request(real_stack):
             ]
             for name in ("fp16", "w4", "fp16"):
                 steps = (await stack.client.load()).step_count
-                await stack.until(lambda steps=steps: stack.scheduler.loop.step_count > steps + 5)
+                await stack.until(lambda steps=steps: stack.scheduler.pool.step_count > steps + 5)
                 await stub.SetVariant(verify_pb2.SetVariantRequest(variant=name))
             answers = await asyncio.gather(*streams)
             assert all(len(answer.token_ids) == 120 for answer in answers)

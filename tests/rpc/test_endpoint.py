@@ -7,6 +7,8 @@ from spearhead.errors import ConfigError
 from spearhead.rpc import EndpointConfig, TargetConfig
 from spearhead.rpc.endpoint import channel_options, is_local, server_options
 
+TARGET = TargetConfig(address="a:1")
+
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:7000", "unix:/run/s", "verify.internal:65535"])
 def test_addresses_of_every_form_are_taken(address):
@@ -68,7 +70,7 @@ def test_only_loopback_and_unix_sockets_are_local(address, local):
 
 
 def test_the_server_allows_pings_as_often_as_the_channel_sends_them():
-    server, channel = dict(server_options(1)), dict(channel_options(1))
+    server, channel = dict(server_options(1)), dict(channel_options(TARGET))
     allowed_ms = server["grpc.http2.min_ping_interval_without_data_ms"]
     assert channel["grpc.keepalive_time_ms"] >= 2 * allowed_ms
     assert (
@@ -78,5 +80,17 @@ def test_the_server_allows_pings_as_often_as_the_channel_sends_them():
 
 
 def test_both_ends_set_both_limits():
-    for options in (dict(server_options(7)), dict(channel_options(7))):
+    target = TargetConfig(address="a:1", max_message_bytes=7)
+    for options in (dict(server_options(7)), dict(channel_options(target))):
         assert options["grpc.max_receive_message_length"] == options["grpc.max_send_message_length"] == 7
+
+
+def test_the_name_that_a_certificate_must_carry_may_differ_from_the_address() -> None:
+    target = TargetConfig(address="10.0.0.1:1", tls_ca=Path("ca.crt"), tls_name="verify.ns.svc")
+    assert dict(channel_options(target))["grpc.ssl_target_name_override"] == "verify.ns.svc"
+    assert "grpc.ssl_target_name_override" not in dict(channel_options(TARGET))
+
+
+def test_a_name_for_the_certificate_needs_tls() -> None:
+    with pytest.raises(ValueError, match="tls_name needs TLS"):
+        TargetConfig(address="10.0.0.1:1", tls_name="verify.ns.svc")

@@ -4,6 +4,7 @@ import asyncio
 
 import grpc
 
+from spearhead.rpc import TargetConfig
 from spearhead.rpc.endpoint import (
     CLIENT_KEEPALIVE_MS,
     SERVER_MIN_PING_INTERVAL_MS,
@@ -36,7 +37,8 @@ async def outcome(server_side, silence_s):
     await server.start()
     try:
         async with grpc.aio.insecure_channel(
-            f"127.0.0.1:{port}", scaled(channel_options(1 << 20))
+            f"127.0.0.1:{port}",
+            scaled(channel_options(TargetConfig(address="a:1", max_message_bytes=1 << 20))),
         ) as channel:
             call = channel.unary_stream("/test.Test/Silent")(b"")
             await call.read()

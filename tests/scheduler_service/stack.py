@@ -9,12 +9,14 @@ from typing import Any
 
 import grpc
 
+from scheduler_service.addresses import Resolve
 from scheduler_service.config import (
     LimitsSection,
     ModelSection,
     PolicySection,
     SchedulerConfig,
     ServerSection,
+    WorkersConfig,
 )
 from scheduler_service.latency_table import LatencyTable
 from scheduler_service.scheduler import Scheduler
@@ -83,9 +85,8 @@ class Stack:
         self,
         tokenizer: Tokenizer,
         model: ToyModel,
-        verify: FakeVerify,
-        draft: FakeDraft,
-        servers: tuple[WorkerServer, WorkerServer],
+        verify_servers: Sequence[WorkerServer],
+        draft_servers: Sequence[WorkerServer],
         scheduler: Scheduler,
         server: Server,
         telemetry: Telemetry,
@@ -94,15 +95,23 @@ class Stack:
     ) -> None:
         self.tokenizer = tokenizer
         self.model = model
-        self.verify = verify
-        self.draft = draft
-        self.verify_server, self.draft_server = servers
+        self.verify_servers, self.draft_servers = verify_servers, draft_servers
+        self.verify_server, self.draft_server = verify_servers[0], draft_servers[0]
+        self.verifies: list[Any] = [server.worker for server in verify_servers]
+        self.drafts: list[Any] = [server.worker for server in draft_servers]
+        self.verify: Any = self.verifies[0]
+        self.draft: Any = self.drafts[0]
         self.scheduler = scheduler
         self.server = server
         self.telemetry = telemetry
         self.channel = channel
         self._workers_changed = workers_changed
         self.stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+
+    @property
+    def workers(self) -> list[Any]:
+        """All fake workers."""
+        return [*self.verifies, *self.drafts]
 
     def request(
         self, prompt: str | Sequence[int] = "once upon a time", **fields: Any
@@ -166,19 +175,17 @@ class Stack:
     async def idle(self) -> None:
         """Waits until no request lives and both workers hold nothing; then nothing may be left anywhere."""
         await self.scheduler_empty()
-        await self.verify.wait_empty()
-        await self.draft.wait_empty()
+        for worker in self.workers:
+            await worker.wait_empty()
         self.check()
-        assert self.verify.used_pages == 0
-        assert self.draft.used_pages == 0
-        assert list(self.scheduler.batch) == []
+        assert [worker.used_pages for worker in self.workers] == [0] * len(self.workers)
+        assert list(self.scheduler.requests) == []
         await self.wait_load(lambda load: load.kv_cache_usage == 0.0)  # The reply may be under way.
 
     def check(self) -> None:
         """The contract was kept and the books agree."""
         self.scheduler.check_integrity()
-        assert self.verify.breaches == []
-        assert self.draft.breaches == []
+        assert [breach for worker in self.workers for breach in worker.breaches] == []
 
     def metric(self, name: str, **labels: str) -> float:
         value = self.telemetry.registry.get_sample_value(f"spearhead_{name}", labels)
@@ -245,6 +252,12 @@ def check_usage(answer: Answer) -> None:
     assert speculation.active or not speculation.drafted_tokens
 
 
+def workers_at(servers: Sequence[WorkerServer]) -> WorkersConfig:
+    if len(servers) == 1:
+        return WorkersConfig(address=servers[0].address)
+    return WorkersConfig(addresses=tuple(server.address for server in servers))
+
+
 @contextlib.asynccontextmanager
 async def run_stack(
     folder: Path,
@@ -254,6 +267,9 @@ async def run_stack(
     verify: dict[str, Any] | None = None,
     draft: dict[str, Any] | None = None,
     with_draft: bool = True,
+    verify_count: int = 1,
+    draft_count: int = 1,
+    resolve: Resolve | None = None,
     limits: dict[str, Any] | None = None,
     policy: dict[str, Any] | None = None,
     telemetry: Telemetry | None = None,
@@ -268,19 +284,27 @@ async def run_stack(
         "vocab_size": tokenizer.vocab_size,
         "eos_token_ids": tokenizer.eos_token_ids,
     }
-    fake_verify = FakeVerify(model, **(common | (verify or {})))
-    fake_draft = FakeDraft(model, **(common | (draft or {})))
-    servers = (WorkerServer(fake_verify, folder / "v.sock"), WorkerServer(fake_draft, folder / "d.sock"))
+    verify_servers = [
+        WorkerServer(FakeVerify(model, **(common | (verify or {}))), folder / f"v{number or ''}.sock")
+        for number in range(verify_count)
+    ]
+    draft_servers = [
+        WorkerServer(FakeDraft(model, **(common | (draft or {}))), folder / f"d{number or ''}.sock")
+        for number in range(draft_count)
+    ]
+    servers = [*verify_servers, *draft_servers]
     config = SchedulerConfig(
         model=ModelSection(tokenizer=tokenizer_folder),
-        verify=TargetConfig(address=servers[0].address),
-        draft=TargetConfig(address=servers[1].address) if with_draft else None,
+        verify=workers_at(verify_servers) if resolve is None else WorkersConfig(address="dns:///verify:1"),
+        draft=workers_at(draft_servers) if with_draft else None,
         limits=LimitsSection(**(FAST_LIMITS | (limits or {}))),
         policy=PolicySection(**({"table": Path("in memory")} if table else {}), **(policy or {})),
     )
     telemetry = telemetry or Telemetry.disabled()
     workers_changed = asyncio.Event()
-    scheduler = Scheduler(config, tokenizer, telemetry, table=table, on_change=workers_changed.set)
+    scheduler = Scheduler(
+        config, tokenizer, telemetry, table=table, on_change=workers_changed.set, resolve=resolve
+    )
     server = Server(
         ServerSection(listen=f"unix:{folder / 's.sock'}"),
         service_names=[SERVICE],
@@ -297,9 +321,8 @@ async def run_stack(
     stack = Stack(
         tokenizer,
         model,
-        fake_verify,
-        fake_draft,
-        servers,
+        verify_servers,
+        draft_servers,
         scheduler,
         server,
         telemetry,
@@ -310,7 +333,10 @@ async def run_stack(
         try:
             if wait_ready:
                 await stack.wait_workers(
-                    lambda: scheduler.ready and "not connected" not in scheduler.drafting.status
+                    lambda: (
+                        len(scheduler.pool.ready_engines) == verify_count
+                        and all("not connected" not in e.drafting.status for e in scheduler.pool.engines)
+                    )
                 )
             yield stack
             stack.check()

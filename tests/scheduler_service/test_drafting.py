@@ -1,17 +1,17 @@
 """What the draft side says of each running request."""
 
-from pathlib import Path
-
 import pytest
 from prometheus_client import CollectorRegistry
 
+from scheduler_service.acceptance import AcceptanceConfig, AcceptanceTracker
 from scheduler_service.batch import Batch, ReleaseList
-from scheduler_service.config import ModelSection, SchedulerConfig
+from scheduler_service.config import LimitsSection
 from scheduler_service.draft_patience import DraftPatience
 from scheduler_service.drafting import Drafting
-from scheduler_service.links import make_links
+from scheduler_service.links import LinkFactory
 from scheduler_service.metrics import SchedulerMetrics
 from scheduler_service.request import Request
+from scheduler_service.requests import Requests
 from scheduler_service.worker_link import LinkState
 from spearhead.rpc import TargetConfig
 from tests.scheduler_service.requests import make_request
@@ -19,21 +19,20 @@ from tests.scheduler_service.requests import make_request
 
 def drafting(*, ready: bool = True) -> Drafting:
     metrics = SchedulerMetrics(CollectorRegistry())
-    nowhere = TargetConfig(address="unix:/nowhere")
-    config = SchedulerConfig(model=ModelSection(tokenizer=Path()), verify=nowhere, draft=nowhere)
-    _, link = make_links(config, "", None, metrics, on_change=lambda: None)
-    assert link is not None
+    links = LinkFactory(LimitsSection(), "", None, metrics, on_change=lambda: None)
+    link = links.draft(lambda: TargetConfig(address="unix:/nowhere"))
     link.session = 1
     link.state = LinkState.READY if ready else LinkState.LOST
     return Drafting(link, ReleaseList(), metrics, vocab_size=10, patience=DraftPatience(1.0, 3))
 
 
 def running(*requests: Request, output: int = 1) -> Batch:
-    batch = Batch()
+    books = Requests()
+    batch = Batch(books.roster, AcceptanceTracker(AcceptanceConfig()))
     for request in requests:
-        batch.add(request, 1.0)
-        batch.start(request)
-        batch.commit(request, [1] * output, 1.0)
+        books.add(request, 1.0)
+        books.start(request, batch)
+        books.commit(request, [1] * output, 1.0)
         request.verify.computed_length = len(request.token_ids) - 1
     return batch
 
@@ -58,8 +57,13 @@ def test_drafts_leave_room_for_the_targets_own_token(
 
 def test_a_request_whose_drafts_were_refused_gets_no_more() -> None:
     request = make_request(1, max_tokens=20)
-    batch = running(request)
-    batch.refuse_drafts(request)
+    books = Requests()
+    batch = Batch(books.roster, AcceptanceTracker(AcceptanceConfig()))
+    books.add(request, 1.0)
+    books.start(request, batch)
+    books.commit(request, [1], 1.0)
+    request.verify.computed_length = 3
+    books.refuse_drafts(request)
     assert prospects(drafting(), batch) == [(0, 3)]
 
 

@@ -198,7 +198,7 @@ async def test_output_survives_a_drafter_killed_on_the_way(make_stack: StackFact
 async def test_speculation_resumes_and_catches_up_when_the_drafter_is_back(make_stack: StackFactory) -> None:
     async with make_stack() as stack:
         await stack.draft_server.kill()
-        await stack.wait_workers(lambda: not stack.scheduler.drafting.available)
+        await stack.wait_workers(lambda: not stack.scheduler.pool.draft_available)
         request = stack.request(max_tokens=3000)
         stream = await stack.open(request)
         await stack.verify.wait_for(lambda: len(stack.verify.requests) > 60)  # Far behind by now.

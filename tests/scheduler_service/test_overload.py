@@ -217,7 +217,7 @@ async def test_a_request_without_deadline_gives_up_on_a_lost_verify_service(make
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream.rest()
         assert isinstance(error_from_rpc(caught.value), NotReady)
-        assert list(stack.scheduler.batch) == []
+        assert list(stack.scheduler.requests) == []
 
 
 async def test_a_verify_service_that_hangs_is_left_and_found_again(make_stack: StackFactory) -> None:
@@ -237,8 +237,8 @@ async def test_a_drafter_that_hangs_is_done_without_for_as_long_as_it_hangs(make
     async with make_stack(limits=limits) as stack:
         stack.draft.gate.clear()
         stream = await stack.open(stack.request(max_tokens=3900))
-        await stack.wait_workers(lambda: not stack.scheduler.drafting.available)
-        assert "did not answer" in stack.scheduler.drafting.status
+        await stack.wait_workers(lambda: not stack.scheduler.pool.draft_available)
+        assert "did not answer" in stack.scheduler.pool.draft_status
         failures = stack.metric("draft_failures_total")
         assert failures >= 2
         stream.cancel()
@@ -248,10 +248,10 @@ async def test_a_drafter_that_hangs_is_done_without_for_as_long_as_it_hangs(make
             assert (await stack.generate(request)).token_ids == stack.expected(request)
             connections = stack.draft.connection_count
             await stack.draft.wait_for(lambda before=connections: stack.draft.connection_count > before)
-        assert not stack.scheduler.drafting.available
+        assert not stack.scheduler.pool.draft_available
         assert stack.metric("draft_failures_total") == failures
         stack.draft.gate.set()
-        await stack.wait_workers(lambda: stack.scheduler.drafting.available)
+        await stack.wait_workers(lambda: stack.scheduler.pool.draft_available)
         request = stack.request(max_tokens=30)
         answer = await stack.generate(request)
         assert answer.token_ids == stack.expected(request)

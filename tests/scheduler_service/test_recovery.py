@@ -123,7 +123,7 @@ async def test_an_outage_is_waiting_time(make_stack: StackFactory) -> None:
 
 async def test_a_problem_says_for_how_long(stack: Stack) -> None:
     await away(stack)
-    assert stack.scheduler.verifying.problem.endswith("(for 0 s)")
+    assert stack.scheduler.pool.problem.endswith("(for 0 s)")
 
 
 def test_a_new_connection_starts_a_sequence_afresh() -> None:

@@ -79,6 +79,30 @@ async def test_a_request_is_one_trace_with_its_segments_below_its_rpc(
     assert not any("prompt" in key or "text" in key for key in attributes)
 
 
+async def test_the_root_span_names_every_worker_that_computed_the_request(
+    make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    async with make_stack(telemetry=telemetry, verify_count=2) as stack:
+        first, second = (server.address for server in stack.verify_servers)
+        stream = await stack.open(stack.request(max_tokens=700))
+        await stack.verify_servers[0].kill()
+        await stream.rest()
+        drafter = stack.draft_server.address
+    spans = exporter.get_finished_spans()
+    (root,) = named(spans, GENERATE)
+    attributes = root.attributes or {}
+    assert attributes["spearhead.worker.verify"] == (first, second)
+    assert attributes["spearhead.worker.draft"] == (drafter,)
+    assert "worker_lost" in [event.name for event in root.events]
+    reasons = [(span.attributes or {})["spearhead.queue.reason"] for span in named(spans, "queue")]
+    assert reasons[-1] == "worker_lost"
+    steps = named(spans, "engine.step")
+    workers = {(span.attributes or {}).get("spearhead.worker.verify") for span in steps}
+    assert {first, second} <= workers
+    ids = [(span.attributes or {})["spearhead.step.id"] for span in steps]
+    assert len(set(ids)) == len(ids)
+
+
 async def test_the_rounds_of_a_request_are_in_arrays_not_in_spans(
     make_stack: StackFactory, telemetry: Telemetry, exporter: InMemorySpanExporter
 ) -> None:

@@ -31,7 +31,7 @@ class Harness:
         self.stale_count = 0
         profile = memory_bound().target if with_table else None
         self.link: VerifyLink = WorkerLink(
-            VerifyPeer(TargetConfig(address=self.server.address), tokenizer_hash, profile),
+            VerifyPeer(lambda: TargetConfig(address=self.server.address), tokenizer_hash, profile),
             connect_timeout_s=5.0,
             backoff_s=(0.01, 0.05),
             on_change=self.changed.set,
