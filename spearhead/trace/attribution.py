@@ -1,15 +1,16 @@
 """Where the time between two outputs of a request went, to the nanosecond.
 
-A scheduler runs one step after another, so the steps of a gap, whether the request took part or not, and the
+An engine runs one step after another, so its steps in a gap, whether the request took part or not, and the
 times between them cover it. Each step is taken apart by its calls to workers; then what kept the request out
-of steps, and what stopped a whole process, is painted over that.
+of steps, and what stopped a whole process, is painted over that. A request that lost its worker goes on in
+another engine, whose steps count from there.
 """
 
 from collections.abc import Iterable
 
 from spearhead.trace.records import Call, Request, Stall, Step
 from spearhead.trace.tiles import Cause, Tile, Tiles
-from spearhead.trace.timeline import Timeline
+from spearhead.trace.timeline import Timeline, engine_of
 
 _WORKER_CAUSES = {"verify": Cause.VERIFY, "draft": Cause.DRAFT}
 
@@ -28,19 +29,23 @@ class Attribution:
         self._request = request
         self._typical_verify_ns = typical_verify_ns
 
-    def tiles(self, start_ns: int, end_ns: int, before: int | None) -> tuple[Tile, ...]:
+    def tiles(self, start_ns: int, end_ns: int, step_id: int, before: int | None) -> tuple[Tile, ...]:
         """Divides a gap.
 
         Args:
             start_ns: Its start: the arrival, or when the output before was taken.
             end_ns: Its end: when this output was taken.
+            step_id: Number of the step that brought this output.
             before: Number of the step that brought the output before; ``None`` = there was none.
         """
         tiles = Tiles(start_ns, end_ns)
-        around = self._timeline.steps_between(self._request.process, start_ns, end_ns)
+        engine, first = engine_of(step_id), before is None
+        around = self._timeline.steps_between(self._request.process, engine, start_ns, end_ns)
+        if before is not None and engine_of(before) != engine:
+            before = None  # Steps of two engines are not consecutive.
         catch_ups = [step for step in around if step.beside]
         turns = [step for step in around if not step.beside]
-        gap = _Gap(self._request, start_ns, end_ns, first=before is None)
+        gap = _Gap(self._request, start_ns, end_ns, first=first)
         self._paint_between(tiles, gap, turns, before)
         for step in turns:
             self._paint_step(tiles, gap, step, catch_ups)
@@ -127,7 +132,7 @@ class Attribution:
     def _paint_worker_stalls(self, tiles: Tiles, call: Call, *, busy: bool) -> None:
         cause = _WORKER_CAUSES[call.worker] if busy else Cause.WORKER_STALL
         for stall in self._timeline.worker_stalls.get((self._request.process, call.worker), ()):
-            if stall.busy is busy:
+            if stall.busy is busy and call.process in ("", stall.process):
                 start_ns, end_ns = max(stall.start_ns, call.start_ns), min(stall.end_ns, call.end_ns)
                 tiles.paint(start_ns, end_ns, cause, f"the {call.worker} service's process {_how(stall)}")
 

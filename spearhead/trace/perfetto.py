@@ -9,7 +9,8 @@ from typing import Any
 
 from spearhead.trace.clocks import WorkerClocks
 from spearhead.trace.report import Report
-from spearhead.trace.spans import Span
+from spearhead.trace.spans import Span, integer
+from spearhead.trace.timeline import engine_of
 
 _REQUESTS_PID = 1
 _OTHER = "other calls"
@@ -44,6 +45,12 @@ def perfetto_trace(spans: Sequence[Span], report: Report) -> dict[str, Any]:
             for pid in pids.values()
             for tid, track in enumerate(_TRACKS, start=1)
         ),
+        *(
+            _name("thread_name", pid, _tid(track, engine), f"{track}, engine {engine}")
+            for pid in pids.values()
+            for engine in sorted({_engine(span) for span in spans} - {0})
+            for track in _TRACKS
+        ),
         *_process_events(spans, pids),
         *_request_events(report),
         *_arrows(spans, report, pids),
@@ -54,11 +61,15 @@ def perfetto_trace(spans: Sequence[Span], report: Report) -> dict[str, Any]:
 def _process_events(spans: Sequence[Span], pids: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     clocks = WorkerClocks(spans)
     offsets = {process: clocks.offset_ns(process) for process in pids}
-    roots = {span.trace_id: _ROOT_TRACKS[span.name] for span in spans if span.name in _ROOT_TRACKS}
+    roots = {
+        span.trace_id: _tid(_ROOT_TRACKS[span.name], _engine(span))
+        for span in spans
+        if span.name in _ROOT_TRACKS
+    }
     requests = {span.trace_id for span in spans if span.name.endswith("/Generate")}
     for span in spans:
         if span.trace_id not in requests:  # those have tracks of their own
-            tid = _TRACKS.index(roots.get(span.trace_id, _OTHER)) + 1
+            tid = roots.get(span.trace_id, _tid(_OTHER, 0))
             start_ns = span.start_ns - offsets[span.process]
             args = dict(span.attributes)
             yield _slice(span.name, pids[span.process], tid, start_ns, span.duration_ns, args)
@@ -97,9 +108,19 @@ def _arrows(spans: Sequence[Span], report: Report, pids: Mapping[str, int]) -> I
             if step is not None:
                 count += 1
                 arrow = {"cat": "step", "name": "brought", "id": count}
-                yield arrow | {"ph": "s", "pid": pids[step.process], "tid": 1, "ts": step.start_ns / 1e3}
+                tid = _tid(_ROOT_TRACKS[step.name], _engine(step))
+                yield arrow | {"ph": "s", "pid": pids[step.process], "tid": tid, "ts": step.start_ns / 1e3}
                 end_us = (gap.end_ns - 1) / 1e3
                 yield arrow | {"ph": "f", "bp": "e", "pid": _REQUESTS_PID, "tid": 2 * index + 1, "ts": end_us}
+
+
+def _tid(track: str, engine: int) -> int:
+    """Each engine has tracks of its own: their steps overlap."""
+    return engine * len(_TRACKS) + _TRACKS.index(track) + 1
+
+
+def _engine(span: Span) -> int:
+    return engine_of(integer(span.attributes, "spearhead.step.id"))
 
 
 def _slice(

@@ -20,11 +20,13 @@ class Stall:
     """A time in which nothing ran in a process but what was running.
 
     Attributes:
+        process: The process.
         start_ns: Its start.
         end_ns: Its end.
         busy: The process computed meanwhile, in one piece that let nothing else in; otherwise it stood still.
     """
 
+    process: str
     start_ns: int
     end_ns: int
     busy: bool
@@ -36,6 +38,7 @@ class Call:
 
     Attributes:
         worker: ``verify`` or ``draft``.
+        process: The worker's process; empty = its span is not there.
         start_ns: When it was sent.
         end_ns: When the reply was taken up, or given up.
         total_ns: The worker's own time; ``None`` = unknown.
@@ -45,6 +48,7 @@ class Call:
     """
 
     worker: str
+    process: str
     start_ns: int
     end_ns: int
     total_ns: int | None

@@ -11,7 +11,7 @@ from spearhead.trace.causes import Gap, LateToken, Objectives, Typical, late_tok
 from spearhead.trace.records import Request
 from spearhead.trace.spans import Span, Traces
 from spearhead.trace.tiles import Cause
-from spearhead.trace.timeline import Timeline
+from spearhead.trace.timeline import Timeline, engine_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def _gaps(timeline: Timeline, request: Request) -> tuple[Gap, ...]:
                 round=round_,
                 start_ns=start_ns,
                 end_ns=end_ns,
-                tiles=attribution.tiles(start_ns, end_ns, before),
+                tiles=attribution.tiles(start_ns, end_ns, round_.step_id, before),
                 last=index == len(request.rounds) - 1,
             )
         )
@@ -132,7 +132,13 @@ def _taken_ns(request: Request, emit_ns: int) -> int:
 
 def _typical_verify_ns(timeline: Timeline, request: Request) -> int | None:
     """The verify service's median time for steps that decode only, of this request or of anybody."""
-    steps = [step for step in timeline.steps.get(request.process, ()) if not step.prefill_tokens]
+    engines = {engine_of(round_.step_id) for round_ in request.rounds}
+    steps = [
+        step
+        for engine in engines
+        for step in timeline.steps.get((request.process, engine), ())
+        if not step.prefill_tokens
+    ]
     mine = [step for step in steps if request.request_id in step.members]
     for chosen in (mine, steps):
         times = [

@@ -9,6 +9,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from spearhead.telemetry import STEPS_PER_ENGINE
 from spearhead.trace.clocks import WorkerClocks
 from spearhead.trace.records import Call, Interval, Member, Request, Round, Stall, Step, Wait
 from spearhead.trace.spans import Span, integer, integers
@@ -28,7 +29,7 @@ class Timeline:
 
     Attributes:
         requests: In the order of their arrival.
-        steps: By process, in the order of their start.
+        steps: By process and engine, in the order of their start.
         stalls: Times in which a process stood still or was stuck, by process and its own clock.
         worker_stalls: Those of workers, on the scheduler's clock, by the scheduler's process and the worker's
             kind.
@@ -38,15 +39,16 @@ class Timeline:
         children = _by_parent(spans)
         clocks = WorkerClocks(spans)
         self.requests = _requests(spans)
-        self.steps: dict[str, list[Step]] = defaultdict(list)
+        self.steps: dict[tuple[str, int], list[Step]] = defaultdict(list)
         for span in spans:
             if span.name in _STEP_NAMES:
-                self.steps[span.process].append(_step(span, children[span.trace_id, span.span_id]))
-        self._starts = {process: [step.start_ns for step in steps] for process, steps in self.steps.items()}
+                step = _step(span, children)
+                self.steps[span.process, engine_of(step.step_id)].append(step)
+        self._starts = {engine: [step.start_ns for step in steps] for engine, steps in self.steps.items()}
         # The latest end so far only grows, so the first step that reaches into an interval can be looked up.
         self._reach = {
-            process: list(itertools.accumulate((step.end_ns for step in steps), max))
-            for process, steps in self.steps.items()
+            engine: list(itertools.accumulate((step.end_ns for step in steps), max))
+            for engine, steps in self.steps.items()
         }
         self.stalls: dict[str, list[Stall]] = defaultdict(list)
         self.worker_stalls: dict[tuple[str, str], list[Stall]] = defaultdict(list)
@@ -56,17 +58,22 @@ class Timeline:
                 for scheduler, worker, start_ns in clocks.on_scheduler_clocks(span.process, span.start_ns):
                     self.worker_stalls[scheduler, worker].append(_stall(span, start_ns))
 
-    def steps_between(self, process: str, start_ns: int, end_ns: int) -> list[Step]:
-        """The steps of a scheduler that overlap an interval, in order."""
-        starts = self._starts.get(process, [])
-        first = bisect.bisect_right(self._reach.get(process, []), start_ns)
-        last = bisect.bisect_left(starts, end_ns)
-        return [step for step in self.steps.get(process, [])[first:last] if step.end_ns > start_ns]
+    def steps_between(self, process: str, engine: int, start_ns: int, end_ns: int) -> list[Step]:
+        """The steps of one engine of a scheduler that overlap an interval, in order."""
+        key = process, engine
+        first = bisect.bisect_right(self._reach.get(key, []), start_ns)
+        last = bisect.bisect_left(self._starts.get(key, []), end_ns)
+        return [step for step in self.steps.get(key, [])[first:last] if step.end_ns > start_ns]
+
+
+def engine_of(step_id: int) -> int:
+    """The engine of a scheduler whose step that is; every engine works for one verify worker."""
+    return step_id // STEPS_PER_ENGINE
 
 
 def _stall(span: Span, start_ns: int) -> Stall:
     busy = integer(span.attributes, "spearhead.stall.cpu_ns") > span.duration_ns / 2
-    return Stall(start_ns=start_ns, end_ns=start_ns + span.duration_ns, busy=busy)
+    return Stall(process=span.process, start_ns=start_ns, end_ns=start_ns + span.duration_ns, busy=busy)
 
 
 def _by_parent(spans: Iterable[Span]) -> dict[tuple[str, str], list[Span]]:
@@ -77,7 +84,7 @@ def _by_parent(spans: Iterable[Span]) -> dict[tuple[str, str], list[Span]]:
     return children
 
 
-def _step(span: Span, children: Iterable[Span]) -> Step:
+def _step(span: Span, children: Mapping[tuple[str, str], Sequence[Span]]) -> Step:
     attributes = span.attributes
     prefill = integer(attributes, "spearhead.batch.prefill_tokens")
     members = {
@@ -96,7 +103,11 @@ def _step(span: Span, children: Iterable[Span]) -> Step:
         start_ns=span.start_ns,
         end_ns=span.end_ns,
         members=members,
-        calls=tuple(_call(child) for child in children if child.name in WORKER_CALLS),
+        calls=tuple(
+            _call(child, children.get((child.trace_id, child.span_id), ()))
+            for child in children.get((span.trace_id, span.span_id), ())
+            if child.name in WORKER_CALLS
+        ),
         prefill_tokens=prefill,
         tokens=prefill
         + integer(attributes, "spearhead.batch.decode_tokens")
@@ -105,10 +116,11 @@ def _step(span: Span, children: Iterable[Span]) -> Step:
     )
 
 
-def _call(span: Span) -> Call:
+def _call(span: Span, children: Iterable[Span]) -> Call:
     known = "spearhead.worker.total_ns" in span.attributes
     return Call(
         worker=WORKER_CALLS[span.name],
+        process=next((child.process for child in children), ""),
         start_ns=span.start_ns,
         end_ns=span.end_ns,
         total_ns=integer(span.attributes, "spearhead.worker.total_ns") if known else None,

@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spearhead.errors import ConfigError
+from spearhead.telemetry import STEPS_PER_ENGINE
 from spearhead.trace.causes import Objectives
 from spearhead.trace.report import build_report
 from spearhead.trace.spans import read_traces
@@ -148,6 +149,37 @@ def test_a_lost_worker_is_named_with_all_that_its_return_costs(story, traces):
     token = only_late(traces, story)
     assert token.cause is Cause.WORKER_RESTART
     assert token.gap.parts[Cause.WORKER_RESTART] > 0.95 * token.gap.duration_ns
+
+
+def test_steps_of_another_engine_explain_nothing(story, traces):
+    run(story, odd={"verify": 45.0})
+    start, _ = times_of_odd()
+    other = STEPS_PER_ENGINE + 1
+    for number in range(4):
+        members = {"b": ("prefill", 700)}
+        story.step(other + number, start + 11.0 * number, members=members, prefill=700, verify=10.0)
+    assert only_late(traces, story).cause == Cause.VERIFY
+
+
+def test_a_request_that_moved_to_another_engine_waited_for_a_worker(story, traces):
+    now = story.step(1, 0.0, members={"a": ("prefill", 40)}, draft=0.0, prefill=40)
+    story.round("a", 1, now, drafted=0, accepted=0, emitted=1)
+    lost = now + 20.0
+    story.step(2, now, members=MINE, verify=19.0, error="it is lost")
+    moved = lost + 130.0
+    for number in range(1, ROUNDS + 1):
+        role = ("prefill", 41) if number == 1 else ("decode", 1)
+        end = story.step(STEPS_PER_ENGINE + number, moved, members={"a": role}, prefill=role[1] % 2 * role[1])
+        story.round("a", STEPS_PER_ENGINE + number, end)
+        moved = end
+    story.request(
+        "a", 0.0, moved, waits=((now, lost + 130.0, "worker_lost"),), events=(("worker_lost", lost, {}),)
+    )
+    token = only_late(traces, story)
+    assert token.cause == Cause.WORKER_RESTART
+    parts = token.gap.parts
+    assert parts[Cause.WORKER_RESTART] > 150 * MS
+    assert Cause.UNATTRIBUTED not in parts
 
 
 @pytest.mark.parametrize(
