@@ -67,7 +67,7 @@ class ModelDrafter:
                 self.engine.keep(item.key, outcome.computed_length, publish=True)
                 history = History(self.engine.tokens(item.key), item.sampling) if item.sampling else None
                 drafts[index] = _Draft(item=item, outcome=outcome, history=history)
-        rows = {index: draft.outcome for index, draft in drafts.items() if len(draft.outcome.logits)}
+        rows = {index: draft.outcome for index, draft in drafts.items() if len(draft.outcome.rows)}
         sample_ns = 0
         while rows:
             started = time.perf_counter_ns()

@@ -16,7 +16,7 @@ async def serve(config: VerifyConfig) -> None:
 
     def attach(servicer: VerifyServicer) -> None:
         model, variant = load(config)
-        servicer.attach(model, Verifier(model.engine, variant))
+        servicer.attach(model, Verifier(model.engine, variant, model.draw))
 
     await serve_worker(
         "verify_service",

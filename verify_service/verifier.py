@@ -8,12 +8,12 @@ import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
+from torch import Tensor
 
 from spearhead.model.checkpoint import FP16
+from spearhead.model.drawing import Draw, Drawn, DrawRequest, draw_each
 from spearhead.model.engine import Advance, Advanced, Failure, FailureReason, SequenceEngine
-from spearhead.model.sampling import History, Logprobs, SamplingParameters, logprobs, sample
+from spearhead.model.sampling import Logprobs, SamplingParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +88,13 @@ class Verifier:
     Args:
         engine: Sequences and weights.
         variant: Served first.
+        draw: Draws tokens where the engine's logits are.
     """
 
-    def __init__(self, engine: SequenceEngine, variant: str) -> None:
+    def __init__(self, engine: SequenceEngine, variant: str, draw: Draw = draw_each) -> None:
         self.engine = engine
         self._variant = variant
+        self._draw = draw
 
     @property
     def variant(self) -> str:
@@ -113,7 +115,12 @@ class Verifier:
         self.engine.release_where(released)
         advanced = self.engine.advance([self._to_advance(item) for item in items])
         started = time.perf_counter_ns()
-        outcomes = [self._accept(item, outcome) for item, outcome in zip(items, advanced, strict=True)]
+        requests = [self._request(item, outcome) for item, outcome in zip(items, advanced, strict=True)]
+        drawn = iter(self._draw([request for request in requests if request is not None]))
+        outcomes = [
+            self._computed(item, outcome) if request is None else self._accept(item, outcome, next(drawn))
+            for item, outcome, request in zip(items, advanced, requests, strict=True)
+        ]
         return VerifiedStep(
             outcomes=outcomes, sample_ns=time.perf_counter_ns() - started, variant=self._variant
         )
@@ -129,47 +136,49 @@ class Verifier:
             variant=FP16 if item.full_precision else self._variant,
         )
 
-    def _accept(self, item: VerifyItem, advanced: Advanced | Failure) -> Verified | Failure:
-        if isinstance(advanced, Failure):
-            return advanced
-        if item.sampling is None or not len(advanced.logits):
-            # Drafts that the bound on tokens let through were not judged: they are no part of the sequence.
-            committed = item.committed_length + len(item.token_ids) - item.draft_count
-            computed = min(advanced.computed_length, committed)
-            self.engine.keep(item.key, computed, publish=True)
-            return Verified(computed_length=computed, cached_token_count=advanced.cached_token_count)
-        tokens = self.engine.tokens(item.key)
-        known = len(tokens) - item.draft_count
-        emitted: list[int] = []
-        details: list[Logprobs] = []
-        margin = float("inf")
-        history = History(tokens[:known], item.sampling)
-        for index in range(item.draft_count + 1):
-            row = advanced.logits[index]
-            drawn = sample(row, item.sampling, history)
-            if not drawn.finite:
-                self.engine.keep(item.key, item.committed_length, publish=False)
-                return _non_finite(known + index, row)
-            emitted.append(drawn.token_id)
-            margin = min(margin, drawn.margin)
-            if item.logprob_count is not None:
-                details.append(logprobs(row, drawn.token_id, item.logprob_count))
-            if index == item.draft_count or tokens[known + index] != drawn.token_id:
-                break
-            history.append(drawn.token_id)
-        computed = known + len(emitted) - 1
+    def _request(self, item: VerifyItem, outcome: Advanced | Failure) -> DrawRequest | None:
+        """What is to be drawn; ``None`` = nothing."""
+        if isinstance(outcome, Failure) or item.sampling is None or not len(outcome.rows):
+            return None
+        return DrawRequest(
+            logits=outcome.rows,
+            tokens=self.engine.tokens(item.key),
+            draft_count=item.draft_count,
+            law=item.sampling,
+            logprob_count=item.logprob_count,
+        )
+
+    def _computed(self, item: VerifyItem, outcome: Advanced | Failure) -> Verified | Failure:
+        """An item of which nothing was drawn."""
+        if isinstance(outcome, Failure):
+            return outcome
+        # Drafts that the bound on tokens let through were not judged: they are no part of the sequence.
+        committed = item.committed_length + len(item.token_ids) - item.draft_count
+        computed = min(outcome.computed_length, committed)
+        self.engine.keep(item.key, computed, publish=True)
+        return Verified(computed_length=computed, cached_token_count=outcome.cached_token_count)
+
+    def _accept(
+        self, item: VerifyItem, outcome: Advanced | Failure, drawn: Sequence[Drawn]
+    ) -> Verified | Failure:
+        assert isinstance(outcome, Advanced), "nothing is drawn for an item that failed"
+        known = len(self.engine.tokens(item.key)) - item.draft_count
+        computed = known + len(drawn) - 1
+        if not drawn[-1].sample.finite:
+            self.engine.keep(item.key, item.committed_length, publish=False)
+            return _non_finite(computed, outcome.rows[len(drawn) - 1])
         self.engine.keep(item.key, computed, publish=True)
         return Verified(
             computed_length=computed,
-            cached_token_count=advanced.cached_token_count,
-            emitted=tuple(emitted),
-            logprobs=tuple(details),
-            margin=margin,
+            cached_token_count=outcome.cached_token_count,
+            emitted=tuple(one.sample.token_id for one in drawn),
+            logprobs=tuple(one.logprobs for one in drawn if one.logprobs is not None),
+            margin=min(one.sample.margin for one in drawn),
         )
 
 
-def _non_finite(position: int, row: npt.NDArray[np.float32]) -> Failure:
-    bad = int((~np.isfinite(row)).sum())
+def _non_finite(position: int, row: Tensor) -> Failure:
+    bad = int(row.isfinite().logical_not().sum())
     return Failure(
         reason=FailureReason.NON_FINITE,
         message=f"{bad} of {len(row)} logits at position {position} are NaN or infinite; the weights or the "

@@ -2,7 +2,7 @@
 
 from kernels.w4a16.cpu import PackedWeight, fitting_group_size, multiply, pack_codes, packs
 from kernels.w4a16.dispatch import GpuProducts, Phase
-from kernels.w4a16.layout import GpuWeight, kernel_group_size, pack_gpu, unpack_gpu
+from kernels.w4a16.layout import GpuWeight, kernel_group_size, pack_gpu, unpack_gpu, with_bias
 from kernels.w4a16.plan import LayerPlan, Tile
 from kernels.w4a16.reference import CODE_MAX, CODE_MIN, dequantize, linear, pack, unpack
 from kernels.w4a16.table import Plans
@@ -30,4 +30,5 @@ __all__ = [
     "packs",
     "unpack",
     "unpack_gpu",
+    "with_bias",
 ]

@@ -13,7 +13,7 @@ code    at bit 8 h + 4 i + 16 j of its word, stored as code + 8
 N is padded to a multiple of 64 and K to a multiple of 128 with codes and scales that are zero.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -121,6 +121,21 @@ def pack_gpu(codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> GpuWe
         in_features=inputs,
         group_size=group_size,
     )
+
+
+def with_bias(weight: GpuWeight, bias: Tensor) -> GpuWeight:
+    """The same weight with a bias that the product adds; codes and scales are shared.
+
+    Args:
+        weight: ``(N, K)``.
+        bias: Any float ``(N,)`` on the same device; kept in its type.
+
+    Raises:
+        ValueError: The bias is of another length.
+    """
+    if bias.shape != (weight.out_features,):
+        raise ValueError(f"bias must be ({weight.out_features},); got {tuple(bias.shape)}")
+    return replace(weight, bias=F.pad(bias, (0, weight.padded_outputs - weight.out_features)))
 
 
 def unpack_gpu(weight: GpuWeight) -> Tensor:

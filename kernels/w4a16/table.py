@@ -86,6 +86,7 @@ class Plans:
         self._plans: dict[str, LayerPlan] = {}
         if path.is_file():
             self._plans = read_table(path)
+            _log.info("plans for %s: %d layers of %s", gpu, len(self._plans), path.name)
         else:
             _log.warning("no plans for %s (%s): every layer takes untuned defaults; tune it with "
                          "python -m kernels.tuning", gpu, path.name)  # fmt: skip

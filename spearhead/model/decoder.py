@@ -20,6 +20,7 @@ from kernels.compensator import compensate
 from kernels.linear import linear as multiply_dense
 from spearhead.model.architecture import ModelConfig, inverse_frequencies
 from spearhead.model.attention import AttentionGroup, Segment, build_groups, paged_attention
+from spearhead.model.forward import Forward
 from spearhead.model.kv_cache import KvStorage
 from spearhead.model.weights import LayerWeights, LinearWeights, ModelWeights
 
@@ -68,19 +69,6 @@ class _Step:
     cosines: Tensor
     sines: Tensor
     groups: list[AttentionGroup]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forward:
-    """The result of one forward pass.
-
-    Attributes:
-        logits: ``(len(logit_rows), V)`` float32 on the CPU; V is the padded vocabulary.
-        finite: One a token: whether everything computed for it is a finite number.
-    """
-
-    logits: Tensor
-    finite: list[bool]
 
 
 class Decoder:
@@ -132,7 +120,7 @@ class Decoder:
             weights: One variant.
             segments: New tokens of each sequence; their pages are allocated already.
             token_ids: All new tokens, segment after segment: N of them.
-            logit_rows: Rows of ``token_ids`` whose logits are wanted.
+            logit_rows: Rows of ``token_ids`` whose logits are wanted, rising.
 
         Returns:
             Logits, and which rows are finite.
@@ -240,10 +228,13 @@ def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return torch.addcmul(wide * cosines, wide.roll(wide.shape[-1] // 2, -1), sines)
 
 
-def multiply(x: Tensor, weight: Tensor | w4a16.PackedWeight, bias: Tensor | None = None) -> Tensor:
+def multiply(
+    x: Tensor, weight: Tensor | w4a16.PackedWeight | w4a16.GpuWeight, bias: Tensor | None = None
+) -> Tensor:
     """``x weightᵀ + bias`` for at most ``MAX_ROWS`` rows, however the weight is held; (M, K) to (M, N)."""
     if isinstance(weight, Tensor):
         return multiply_dense(x, weight, bias)
+    assert isinstance(weight, w4a16.PackedWeight), "weights for a GPU were given to the processor's path"
     y = w4a16.multiply(x, weight)
     return y if bias is None else y.add_(bias)
 

@@ -10,9 +10,10 @@ from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from spearhead.model.attention import Segment
-from spearhead.model.decoder import Decoder
+from spearhead.model.forward import ForwardPass
 from spearhead.model.kv_cache import CachedSequence, OutOfPages, PageTable
 from spearhead.model.weights import ModelWeights, byte_count
 
@@ -71,12 +72,19 @@ class Advanced:
     Attributes:
         computed_length: Tokens held now.
         cached_token_count: Of these, taken from the prefix cache just now.
-        logits: ``(logit_count, vocabulary)`` float32; no rows when ``max_compute_tokens`` cut the item short.
+        rows: Logits where the decoder computes, ``(logit_count, vocabulary)`` float32; no rows when
+            ``max_compute_tokens`` cut the item short.
     """
 
     computed_length: int
     cached_token_count: int
-    logits: npt.NDArray[np.float32]
+    rows: Tensor
+
+    @property
+    def logits(self) -> npt.NDArray[np.float32]:
+        """The rows for the processor: the same memory, or a copy of a GPU's."""
+        array: npt.NDArray[np.float32] = self.rows.numpy(force=True)
+        return array
 
 
 @dataclass(slots=True)
@@ -109,7 +117,7 @@ class SequenceEngine:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: ForwardPass,
         pages: PageTable,
         variants: Mapping[str, ModelWeights],
         *,
@@ -267,7 +275,7 @@ class SequenceEngine:
             token_ids.extend(entry.token_ids)
             logit_rows.extend(range(len(token_ids) - entry.logit_count, len(token_ids)))
         result = self.decoder.forward(self.variants[variant], segments, token_ids, logit_rows)
-        logits = result.logits[:, : self.vocab_size].contiguous().numpy()
+        logits = result.logits[:, : self.vocab_size].contiguous()
         outcomes: list[Advanced | None] = []
         first_row = first_logit = 0
         for entry in batch:
@@ -275,7 +283,7 @@ class SequenceEngine:
             advanced = Advanced(
                 computed_length=entry.live.cache.length,
                 cached_token_count=entry.cached,
-                logits=logits[first_logit:end_logit],
+                rows=logits[first_logit:end_logit],
             )
             outcomes.append(advanced if all(result.finite[first_row:end_row]) else None)
             first_row, first_logit = end_row, end_logit

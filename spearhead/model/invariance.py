@@ -12,10 +12,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from kernels.w4a16 import PackedWeight
+from kernels.w4a16 import GpuWeight, PackedWeight
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.attention import Segment, build_groups, paged_attention
 from spearhead.model.decoder import MAX_ROWS, Decoder, RowBlocks, multiply
+from spearhead.model.forward import ForwardPass
 from spearhead.model.weights import LinearWeights, ModelWeights
 
 _LINEAR_BLOCKS = (1, 2, 4, 8, 16, 32)
@@ -55,7 +56,7 @@ def probe_page_count(page_size: int) -> int:
 
 
 @torch.inference_mode()
-def decoder_invariant(decoder: Decoder, weights: ModelWeights) -> bool:
+def decoder_invariant(decoder: ForwardPass, weights: ModelWeights) -> bool:
     """Runs one prompt whole, in chunks, token by token and beside others; true when all bits agree."""
     size = decoder.storage.page_size
     pages_each = -(-_PROBE_TOKENS // size)
@@ -91,6 +92,7 @@ def _distinct_matrices(variants: Iterable[ModelWeights]) -> list[Tensor | Packed
             linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
         for layer_weights in linears:
             # Compensators are computed in float32 whatever the compute dtype is.
+            assert not isinstance(layer_weights.weight, GpuWeight), "weights for a GPU on the processor"
             for matrix in (layer_weights.weight, *_compensator_matrices(layer_weights)):
                 group_size = 0 if isinstance(matrix, Tensor) else matrix.group_size
                 matrices.setdefault((group_size, matrix.shape, matrix.dtype), matrix)

@@ -236,26 +236,25 @@ class KvStorage:
         shape = (page_count * page_size, 2, config.kv_head_count, config.head_dim)
         self.page_count = page_count
         self.page_size = page_size
-        self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layer_count)]
+        # One tensor, so that what concerns a page in all layers is one operation.
+        self._all = torch.zeros((config.layer_count, *shape), dtype=dtype, device=device)
+        self.layers = list(self._all.unbind(0))
 
     def clear_pages(self, pages: Sequence[int]) -> None:
         """Zeroes pages, so that nothing of an earlier sequence, NaN least of all, reaches the next one."""
-        index = torch.tensor(pages, device=self.layers[0].device)
-        for layer in self.layers:
-            layer.view(self.page_count, -1).index_fill_(0, index, 0)
+        index = torch.tensor(pages, device=self._all.device)
+        self._all.view(len(self.layers), self.page_count, -1).index_fill_(1, index, 0)
 
     def clear_after(self, page: int, slot: int) -> None:
         """Zeroes the slots of one page from ``slot`` on."""
-        for layer in self.layers:
-            layer[page * self.page_size + slot : (page + 1) * self.page_size] = 0
+        self._all[:, page * self.page_size + slot : (page + 1) * self.page_size] = 0
 
     @property
     def byte_count(self) -> int:
         """Bytes over all layers."""
-        return sum(layer.numel() * layer.element_size() for layer in self.layers)
+        return self._all.nbytes
 
     def copy_page(self, source: int, destination: int) -> None:
         """Copies one page in every layer."""
-        for layer in self.layers:
-            pages = layer.view(self.page_count, self.page_size, *layer.shape[1:])
-            pages[destination] = pages[source]
+        pages = self._all.view(len(self.layers), self.page_count, -1)
+        pages[:, destination] = pages[:, source]

@@ -15,7 +15,13 @@ from spearhead.errors import CheckpointError, ConfigError
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint import Checkpoint
 from spearhead.model.decoder import Decoder, RowBlocks
+from spearhead.model.device import check_vocabulary, compute_device, compute_dtypes
+from spearhead.model.drawing import Draw, draw_each
 from spearhead.model.engine import SequenceEngine
+from spearhead.model.forward import ForwardPass
+from spearhead.model.gpu.drawing import draw_together
+from spearhead.model.gpu.loading import gpu_decoder, prove_invariance
+from spearhead.model.gpu.weights import prepared
 from spearhead.model.invariance import make_invariant, probe_page_count
 from spearhead.model.kv_cache import KvStorage, PageTable
 from spearhead.model.settings import KvCacheSettings, ModelSettings
@@ -23,8 +29,6 @@ from spearhead.model.weights import ModelWeights, packed
 from spearhead.tokenizer import Tokenizer
 
 _log = logging.getLogger("spearhead.model")
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class LoadedModel:
         weight_dtype: Type of the weights in the checkpoint.
         device: Such as ``cpu``.
         batch_invariant: Whether that was proved here.
+        draw: Draws tokens on the device.
     """
 
     engine: SequenceEngine
@@ -52,37 +57,7 @@ class LoadedModel:
     weight_dtype: str
     device: str
     batch_invariant: bool
-
-
-def compute_dtypes(settings: ModelSettings) -> tuple[torch.dtype, ...]:
-    """The compute types to try, the preferred one first.
-
-    ``auto`` takes bfloat16 where the processor multiplies it in hardware, and float32 where not, or where
-    bfloat16 turns out to depend on the batch.
-    """
-    if settings.dtype != "auto":
-        return (_DTYPES[settings.dtype],)
-    fast = (torch.bfloat16,) if torch.cpu._is_avx512_bf16_supported() else ()
-    return (*fast, torch.float32)
-
-
-def compute_device(settings: ModelSettings) -> torch.device:
-    """Resolves ``device`` and sets the number of threads.
-
-    Raises:
-        ConfigError: The device does not exist here, or has no kernels yet.
-    """
-    try:
-        device = torch.device(settings.device)
-    except RuntimeError as error:
-        raise ConfigError(f"model.device is {settings.device!r}, which is no device: {error}") from error
-    if device.type != "cpu":
-        raise ConfigError(
-            f"model.device is {settings.device!r}; this version serves on cpu only, set model.device = 'cpu'"
-        )
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    return device
+    draw: Draw = draw_each
 
 
 def context_limit(config: ModelConfig, settings: ModelSettings) -> int:
@@ -121,16 +96,11 @@ def load_model(
         CheckpointError: The weights cannot be used.
     """
     device, tokenizer = compute_device(settings), load_tokenizer(checkpoint.path, config)
-    for dtype in compute_dtypes(settings):
-        variants = load_weights(dtype, device)
-        if packs(dtype):
-            variants = packed(variants)
-        else:
-            _log.warning("no packed kernel for %s here; steps will be slower", dtype)
-        engine = _build_engine(config, variants, tokenizer, settings, kv_settings, dtype)
-        invariant = make_invariant(engine.decoder, list(variants.values()))
+    build = _build_on_gpu if device.type == "cuda" else _build_on_cpu
+    sizes = _Sizes(config=config, settings=settings, kv_settings=kv_settings, tokenizer=tokenizer)
+    for dtype in compute_dtypes(settings, device):
+        engine, invariant = build(sizes, load_weights(dtype, device), dtype, device)
         if invariant:
-            _log.info("batch invariance proved in %s with %s", dtype, engine.decoder.row_blocks)
             break
         _log.warning("results in %s depend on the batch on this machine", dtype)
     _return_freed_memory()
@@ -147,8 +117,9 @@ def load_model(
         eos_token_ids=config.eos_token_ids,
         dtype=str(dtype).removeprefix("torch."),
         weight_dtype=checkpoint.weight_dtype,
-        device=settings.device,
+        device=str(device),
         batch_invariant=invariant,
+        draw=draw_together if device.type == "cuda" else draw_each,
     )
 
 
@@ -158,27 +129,72 @@ def _return_freed_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _build_engine(
-    config: ModelConfig,
-    variants: Mapping[str, ModelWeights],
-    tokenizer: Tokenizer,
-    settings: ModelSettings,
-    kv_settings: KvCacheSettings,
-    dtype: torch.dtype,
-) -> SequenceEngine:
-    device, page_size = torch.device(settings.device), kv_settings.page_size
-    page_count = _page_count(config, kv_settings, dtype)
-    context_length = min(context_limit(config, settings), page_count * page_size)
-    storage = KvStorage(config, page_count, page_size, dtype, device)
-    decoder = Decoder(config, storage, context_length=context_length, row_blocks=RowBlocks(), device=device)
-    return SequenceEngine(
-        decoder,
-        PageTable(page_count, page_size),
-        variants,
-        vocab_size=min(config.vocab_size, tokenizer.vocab_size),
-        context_length=context_length,
-        max_rows=settings.max_compute_tokens,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """What decides how large an engine's parts are."""
+
+    config: ModelConfig
+    settings: ModelSettings
+    kv_settings: KvCacheSettings
+    tokenizer: Tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        return min(self.config.vocab_size, self.tokenizer.vocab_size)
+
+    def storage(self, dtype: torch.dtype, device: torch.device) -> KvStorage:
+        page_count = _page_count(self.config, self.kv_settings, dtype)
+        return KvStorage(self.config, page_count, self.kv_settings.page_size, dtype, device)
+
+    def context_length(self, storage: KvStorage) -> int:
+        return min(context_limit(self.config, self.settings), storage.page_count * storage.page_size)
+
+    def engine(self, decoder: ForwardPass, variants: Mapping[str, ModelWeights]) -> SequenceEngine:
+        storage = decoder.storage
+        return SequenceEngine(
+            decoder,
+            PageTable(storage.page_count, storage.page_size),
+            variants,
+            vocab_size=self.vocab_size,
+            context_length=self.context_length(storage),
+            max_rows=self.settings.max_compute_tokens,
+        )
+
+
+def _build_on_cpu(
+    sizes: _Sizes, variants: Mapping[str, ModelWeights], dtype: torch.dtype, device: torch.device
+) -> tuple[SequenceEngine, bool]:
+    """An engine on the processor, and whether batch invariance was proved."""
+    if packs(dtype):
+        variants = packed(variants)
+    else:
+        _log.warning("no packed kernel for %s here; steps will be slower", dtype)
+    storage = sizes.storage(dtype, device)
+    decoder = Decoder(
+        sizes.config,
+        storage,
+        context_length=sizes.context_length(storage),
+        row_blocks=RowBlocks(),
+        device=device,
     )
+    invariant = make_invariant(decoder, list(variants.values()))
+    if invariant:
+        _log.info("batch invariance proved in %s with %s", dtype, decoder.row_blocks)
+    return sizes.engine(decoder, variants), invariant
+
+
+def _build_on_gpu(
+    sizes: _Sizes, variants: Mapping[str, ModelWeights], dtype: torch.dtype, device: torch.device
+) -> tuple[SequenceEngine, bool]:
+    """An engine on a CUDA device, every kernel compiled, and whether batch invariance was proved."""
+    check_vocabulary(sizes.vocab_size, device)
+    variants = prepared(variants, dtype)
+    storage = sizes.storage(dtype, device)
+    decoder = gpu_decoder(sizes.config, storage, variants, context_length=sizes.context_length(storage))
+    invariant = prove_invariance(decoder, variants)
+    if invariant:
+        _log.info("batch invariance proved in %s on %s", dtype, torch.cuda.get_device_name(device))
+    return sizes.engine(decoder, variants), invariant
 
 
 def load_tokenizer(path: Path, config: ModelConfig) -> Tokenizer:

@@ -3,26 +3,23 @@
 The scheduler's latency table adds these up, so each entry says how often one forward pass runs it.
 """
 
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
-from spearhead.model.attention import Segment, build_groups, paged_attention
-from spearhead.model.decoder import Decoder, linear
+from spearhead.model.attention import Segment
+from spearhead.model.decoder import Decoder
 from spearhead.model.engine import SequenceEngine
+from spearhead.model.gpu.decoder import GpuDecoder
+from spearhead.model.gpu.operations import GpuOperations
 from spearhead.model.kv_cache import CachedSequence
+from spearhead.model.operations import CpuOperations, Operations
 from spearhead.model.weights import LinearWeights, ModelWeights
 
 _DEFAULT_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _DEFAULT_CONTEXTS = (128, 512, 1024, 2048, 4096, 8192)
 _SEQUENCES = 4
-_MIN_RUNS = 5
-_MAX_RUNS = 50
-_BUDGET_S = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +65,16 @@ def profile_engine(
         contexts: Context lengths in tokens; empty = a default list up to the engine's limit.
         on_progress: Called after each measurement.
     """
-    decoder, weights = engine.decoder, engine.variants[variant]
+    weights, operations = engine.variants[variant], _operations(engine)
     row_counts = sorted(set(rows or _DEFAULT_ROWS))
     longest = engine.context_length - row_counts[-1]
     lengths = sorted({c for c in contexts or _DEFAULT_CONTEXTS if c <= longest} or {max(longest, 1)})
     entries: list[Latency] = []
-    padded = decoder.row_blocks.padded
     for source in (
-        _linears(weights, row_counts, padded),
-        _heads(weights, row_counts, padded),
-        _attentions(decoder, sorted({1, *row_counts}), lengths),
-        _overheads(engine, variant, entries, row_counts),
+        _linears(weights, row_counts, operations),
+        _heads(weights, row_counts, operations),
+        _attentions(weights, sorted({1, *row_counts}), lengths, operations),
+        _overheads(engine, variant, entries, row_counts, operations),
     ):
         for entry in source:
             entries.append(entry)
@@ -86,78 +82,57 @@ def profile_engine(
     return entries
 
 
-def _linears(
-    weights: ModelWeights, row_counts: Sequence[int], padded: Callable[[int], int]
-) -> Iterator[Latency]:
+def _operations(engine: SequenceEngine) -> Operations:
+    decoder = engine.decoder
+    if isinstance(decoder, GpuDecoder):
+        return GpuOperations(decoder)
+    assert isinstance(decoder, Decoder), "there are two decoders"
+    return CpuOperations(decoder)
+
+
+def _linears(weights: ModelWeights, row_counts: Sequence[int], operations: Operations) -> Iterator[Latency]:
     kinds: dict[tuple[int, int, int], list[LinearWeights]] = {}
     for layer in weights.layers:
         for part in (layer.qkv, layer.output, layer.gate_up, layer.down):
-            rank = sum(placed.a.shape[0] for placed in part.compensators)
-            kinds.setdefault((*part.weight.shape, rank), []).append(part)
+            kinds.setdefault((*part.weight.shape, part.rank), []).append(part)
     for (n, k, rank), parts in kinds.items():
         for rows in row_counts:
-            x = torch.randn(padded(rows), k).to(parts[0].weight.dtype)
             # Every layer's own weights in turn, so that no cache holds what a real step would have to read.
-            median_us = _median_us([partial(linear, x, part) for part in parts])
+            median_us = operations.median_us(operations.products(parts, rows))
             yield Latency(
                 op="linear", n=n, k=k, rank=rank, rows=rows, calls_per_forward=len(parts), median_us=median_us
             )
 
 
-def _heads(
-    weights: ModelWeights, row_counts: Sequence[int], padded: Callable[[int], int]
-) -> Iterator[Latency]:
+def _heads(weights: ModelWeights, row_counts: Sequence[int], operations: Operations) -> Iterator[Latency]:
     n, k = weights.head.weight.shape
     for rows in row_counts:
-        x = torch.randn(padded(rows), k).to(weights.head.weight.dtype)
-        median_us = _median_us([partial(linear, x, weights.head)])
+        median_us = operations.median_us(operations.products([weights.head], rows))
         yield Latency(op="head", n=n, k=k, rows=rows, calls_per_forward=1, median_us=median_us)
 
 
-def _attentions(decoder: Decoder, row_counts: Sequence[int], contexts: Sequence[int]) -> Iterator[Latency]:
+def _attentions(
+    weights: ModelWeights, row_counts: Sequence[int], contexts: Sequence[int], operations: Operations
+) -> Iterator[Latency]:
     """The marginal time of one more sequence in a step; what a step pays once is part of the overhead."""
-    layers = decoder.config.layer_count
+    layers = len(weights.layers)
     for context in contexts:
         for rows in row_counts:
-            one, several = (_median_us(_attention_calls(decoder, rows, context, n)) for n in (1, _SEQUENCES))
+            one, several = (
+                operations.median_us(operations.attentions(rows, context, n)) for n in (1, _SEQUENCES)
+            )
             marginal_us = max((several - one) / (_SEQUENCES - 1), 0.0)
             yield Latency(
                 op="attention", rows=rows, context=context, calls_per_forward=layers, median_us=marginal_us
             )
 
 
-def _attention_calls(decoder: Decoder, rows: int, context: int, sequences: int) -> list[Callable[[], object]]:
-    """One call a layer: ``rows`` new tokens after ``context`` cached ones in each of some sequences."""
-    config, storage = decoder.config, decoder.storage
-    size = storage.page_size
-    each = -(-(context + rows) // size)
-    query = torch.randn(rows * sequences, config.head_count, config.head_dim)
-    groups = build_groups(
-        [
-            # Pages of their own where the pool allows, so that none warms the cache for the next.
-            Segment(
-                pages=[(index * each + page) % storage.page_count for page in range(each)],
-                start=context,
-                count=rows,
-            )
-            for index in range(sequences)
-        ],
-        page_size=size,
-        heads_per_kv_head=config.head_count // config.kv_head_count,
-        row_block=decoder.row_blocks.attention,
-        windows=frozenset({None}),
-        device=query.device,
-    )
-
-    def attend(layer: int) -> None:
-        for group in groups:
-            paged_attention(query, storage.layers[layer], group, None, size)
-
-    return [partial(attend, layer) for layer in range(config.layer_count)]
-
-
 def _overheads(
-    engine: SequenceEngine, variant: str, entries: Sequence[Latency], row_counts: Sequence[int]
+    engine: SequenceEngine,
+    variant: str,
+    entries: Sequence[Latency],
+    row_counts: Sequence[int],
+    operations: Operations,
 ) -> Iterator[Latency]:
     """What a whole forward pass takes beyond the sum of its measured parts, at a short context."""
     shortest = min(entry.context for entry in entries if entry.op == "attention")
@@ -175,11 +150,11 @@ def _overheads(
             for entry in measured
             if entry.op != "attention" and entry.rows == rows
         )
-        overhead_us = max(_whole_pass_us(engine, variant, rows) - parts_us, 0.0)
+        overhead_us = max(_whole_pass_us(engine, variant, rows, operations) - parts_us, 0.0)
         yield Latency(op="overhead", rows=rows, calls_per_forward=1, median_us=overhead_us)
 
 
-def _whole_pass_us(engine: SequenceEngine, variant: str, rows: int) -> float:
+def _whole_pass_us(engine: SequenceEngine, variant: str, rows: int, operations: Operations) -> float:
     """A forward pass over one token of each of ``rows`` sequences, on pages of their own."""
     sequences = [CachedSequence(variant=variant) for _ in range(rows)]
     try:
@@ -187,21 +162,9 @@ def _whole_pass_us(engine: SequenceEngine, variant: str, rows: int) -> float:
             engine.pages.extend(sequence, [0])
         segments = [Segment(pages=sequence.pages, start=0, count=1) for sequence in sequences]
         weights = engine.variants[variant]
-        return _median_us([lambda: engine.decoder.forward(weights, segments, [0] * rows, range(rows))])
+        return operations.median_us(
+            [lambda: engine.decoder.forward(weights, segments, [0] * rows, range(rows))]
+        )
     finally:
         for sequence in sequences:
             engine.pages.release(sequence)
-
-
-def _median_us(calls: Sequence[Callable[[], object]]) -> float:
-    """Median time of one call over several rounds through ``calls``; the first round warms up."""
-    for call in calls[:2]:
-        call()
-    times: list[int] = []
-    deadline = time.perf_counter() + _BUDGET_S
-    while len(times) < _MIN_RUNS or (time.perf_counter() < deadline and len(times) < _MAX_RUNS):
-        call = calls[len(times) % len(calls)]
-        started = time.perf_counter_ns()
-        call()
-        times.append(time.perf_counter_ns() - started)
-    return statistics.median(times) / 1e3

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from kernels.compensator import GpuCompensator
 from kernels.linear import pack
-from kernels.w4a16 import PackedWeight
+from kernels.w4a16 import GpuWeight, PackedWeight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +54,20 @@ class LinearWeights:
         weight: ``(N, K)`` for the compute dtype: dense, packed (``kernels.linear``), or in 4 bits.
         bias: ``(N,)`` or ``None``.
         compensators: Corrections, each of its own rows.
+        gpu_compensator: The same corrections as the GPU kernels read them, in their place.
     """
 
-    weight: Tensor | PackedWeight
+    weight: Tensor | PackedWeight | GpuWeight
     bias: Tensor | None = None
     compensators: tuple[PlacedCompensator, ...] = ()
+    gpu_compensator: GpuCompensator | None = None
+
+    @property
+    def rank(self) -> int:
+        """Sum of the compensators' ranks, as they are computed."""
+        if self.gpu_compensator is not None:
+            return self.gpu_compensator.code_width
+        return sum(placed.a.shape[0] for placed in self.compensators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +154,7 @@ def packed(variants: Mapping[str, ModelWeights]) -> dict[str, ModelWeights]:
     done: dict[int, Tensor] = {}
 
     def pack_once(linear: LinearWeights) -> LinearWeights:
-        if isinstance(linear.weight, PackedWeight):
+        if not isinstance(linear.weight, Tensor):
             return linear
         key = linear.weight.data_ptr()
         if key not in done:
@@ -174,13 +184,26 @@ def _linear_tensors(linear: LinearWeights) -> Iterator[Tensor]:
     if isinstance(linear.weight, PackedWeight):
         yield linear.weight.codes
         yield linear.weight.scales_and_zeros
+    elif isinstance(linear.weight, GpuWeight):
+        yield linear.weight.words
+        yield linear.weight.scales
+        yield from () if linear.weight.bias is None else (linear.weight.bias,)
     else:
         yield linear.weight
     if linear.bias is not None:
         yield linear.bias
+    if linear.gpu_compensator is not None:
+        yield from _gpu_tensors(linear.gpu_compensator)
     for compensator in linear.compensators:
         yield compensator.a
         yield compensator.b
         if compensator.gate is not None:
             gate = compensator.gate
             yield from (gate.w1, gate.b1, gate.w2, gate.b2)
+
+
+def _gpu_tensors(compensator: GpuCompensator) -> Iterator[Tensor]:
+    yield from (compensator.a, compensator.b, compensator.bounds)
+    if compensator.gate is not None:
+        gate = compensator.gate
+        yield from (gate.w1, gate.b1, gate.w2, gate.b2, gate.gated)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.w4a16 import PackedWeight, fitting_group_size, pack_codes
+from kernels.w4a16 import GpuWeight, PackedWeight
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint.compensators import CompensatorSet
+from spearhead.model.checkpoint.four_bits import pack_for
 from spearhead.model.checkpoint.layout import EMBEDDING, FINAL_NORM, HEAD, has_bias, layer_name, projections
 from spearhead.model.checkpoint.source import Checkpoint
 from spearhead.model.quantization import QuantizedWeight
@@ -24,7 +25,7 @@ QuantizedSource = Callable[[str], QuantizedWeight | None]
 Fused = dict[str, Tensor]
 """One tensor for each fused projection that has one: ``qkv``, ``output``, ``gate_up``, ``down``."""
 
-Matrices = Mapping[str, Tensor | PackedWeight]
+Matrices = Mapping[str, Tensor | PackedWeight | GpuWeight]
 """The weight of each fused projection, dense or in 4 bits."""
 
 _FUSED = {
@@ -156,7 +157,7 @@ class TensorLoader:
 
     def _fuse_codes(
         self, quantized: QuantizedSource, layer: int, parts: Sequence[str]
-    ) -> PackedWeight | None:
+    ) -> PackedWeight | GpuWeight | None:
         names = [layer_name(layer, part) for part in parts]
         weights = [weight for weight in map(quantized, names) if weight is not None and _plain(weight)]
         if len(weights) < len(names):
@@ -165,11 +166,11 @@ class TensorLoader:
         groups = max(weight.scales.shape[1] for weight in weights)
         if any(groups % weight.scales.shape[1] for weight in weights):
             return None
-        if fitting_group_size(codes.shape[0], codes.shape[1], groups) is None:
-            return None
-        scales = [w.scales.repeat_interleave(groups // w.scales.shape[1], dim=1) for w in weights]
-        packed = pack_codes(codes, torch.cat(scales), self.dtype)
-        finite(packed.scales_and_zeros, f"{names[0]}.weight_scale")
+        scales = torch.cat([w.scales.repeat_interleave(groups // w.scales.shape[1], dim=1) for w in weights])
+        packed = pack_for(self.device, self.dtype, codes, scales)
+        if packed is not None:
+            kept = packed.scales if isinstance(packed, GpuWeight) else packed.scales_and_zeros
+            finite(kept, f"{names[0]}.weight_scale")
         return packed
 
     def _get(self, source: Source, name: str) -> Tensor:

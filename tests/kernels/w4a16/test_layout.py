@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.w4a16 import kernel_group_size, pack_gpu, unpack_gpu
+from kernels.w4a16 import kernel_group_size, pack_gpu, unpack_gpu, with_bias
 
 
 def random_codes(outputs: int, inputs: int, seed: int = 0) -> torch.Tensor:
@@ -77,3 +78,11 @@ def test_weights_that_do_not_fit_are_refused(codes: torch.Tensor, scales: torch.
 def test_a_bias_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match=r"bias must be \(2,\)"):
         pack_gpu(torch.zeros(2, 8, dtype=torch.int8), torch.ones(2, 1), torch.ones(3))
+
+
+def test_a_bias_that_comes_later_is_the_one_that_would_have_been_packed() -> None:
+    codes, scales, bias = random_codes(65, 130), torch.ones(65, 1), torch.arange(65.0)
+    later = with_bias(pack_gpu(codes, scales), bias)
+    assert later.bias is not None and torch.equal(later.bias, F.pad(bias, (0, 63)))
+    with pytest.raises(ValueError, match=r"bias must be \(65,\)"):
+        with_bias(later, bias[:64])

@@ -1,0 +1,66 @@
+"""A decoder on a GPU, warm: every kernel that a step may take is compiled before the first step."""
+
+import logging
+from collections.abc import Mapping
+
+import torch
+
+from spearhead.errors import CheckpointError
+from spearhead.model.architecture import ModelConfig
+from spearhead.model.attention import Segment
+from spearhead.model.gpu.decoder import GpuDecoder
+from spearhead.model.gpu.products import GpuLinears
+from spearhead.model.gpu.step import MAX_ROWS
+from spearhead.model.invariance import decoder_invariant
+from spearhead.model.kv_cache import KvStorage
+from spearhead.model.weights import ModelWeights
+
+_log = logging.getLogger("spearhead.model")
+
+_ROW_COUNTS = (1, 5, 17, 18, 33, 65, 129, 300, MAX_ROWS)
+"""One of each tile of the 4-bit product and of each way to attend."""
+
+
+def gpu_decoder(
+    config: ModelConfig,
+    storage: KvStorage,
+    variants: Mapping[str, ModelWeights],
+    *,
+    context_length: int,
+) -> GpuDecoder:
+    """Builds a decoder for variants that are prepared for the GPU.
+
+    Raises:
+        CheckpointError: The plans for this GPU cannot be read.
+    """
+    device = storage.layers[0].device
+    try:
+        linears = GpuLinears(variants.values(), rows=MAX_ROWS, device=device)
+    except ValueError as error:
+        raise CheckpointError(f"the kernels cannot serve this model: {error}") from error
+    return GpuDecoder(config, storage, linears, context_length=context_length)
+
+
+def warm_up(decoder: GpuDecoder, weights: ModelWeights) -> None:
+    """Computes steps of many sizes on pages that nothing uses yet, so that kernels are compiled."""
+    size = decoder.storage.page_size
+    room = min(decoder.storage.page_count * size, decoder.context_length)
+    for count in sorted({min(count, room) for count in _ROW_COUNTS}):
+        segment = Segment(pages=range(-(-count // size)), start=0, count=count)
+        decoder.forward(weights, [segment], [0] * count, [count - 1])
+    torch.cuda.synchronize(decoder.device)
+
+
+def prove_invariance(decoder: GpuDecoder, variants: Mapping[str, ModelWeights]) -> bool:
+    """Warms up, then checks that no variant's results depend on the batch.
+
+    Call it before anything is cached: it writes to the first pages of the storage.
+    """
+    proved = True
+    for name, weights in variants.items():
+        warm_up(decoder, weights)
+        good = decoder_invariant(decoder, weights)
+        proved = proved and good
+        if not good:
+            _log.warning("results of %s depend on the batch on this GPU", name)
+    return proved

@@ -1,0 +1,111 @@
+"""The products of a decoder on one GPU, each with bits that do not depend on the row count."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kernels.compensator.layout import MAX_SLICES
+from kernels.linear import multiply_blocks
+from kernels.producer import CodeWorkspace, code_workspace
+from kernels.w4a16 import GpuProducts, GpuWeight, Plans, Workspace
+from kernels.w4a16.workspace import needed
+from spearhead.model.weights import LinearWeights, ModelWeights
+
+
+class GpuLinears:
+    """Multiplies by whatever form a weight has; owns plans and scratch memory of one stream. Needs Triton.
+
+    4-bit weights take the fused kernel at every row count: its dense path would be faster for long prompts,
+    but a row's bits would depend on how many rows come with it. Dense weights are multiplied in blocks of
+    equal size for the same reason.
+
+    Args:
+        variants: Every weight that will be used.
+        rows: Largest row count.
+        device: A CUDA device.
+
+    Raises:
+        ValueError: The table of plans for this GPU cannot be read.
+    """
+
+    def __init__(self, variants: Iterable[ModelWeights], *, rows: int, device: torch.device) -> None:
+        from kernels.compensator.gpu import gated_codes
+
+        linears = list(_linears(variants))
+        found = torch.cuda.get_device_properties(device)
+        plans = Plans(found.name, found.multi_processor_count)
+        self._workspace = _workspace(linears, plans, rows, device)
+        self._four_bit = GpuProducts(plans, self._workspace)
+        self._gated_codes = gated_codes
+        self.codes: CodeWorkspace = _code_workspace(linears, rows, device)
+
+    def multiply(self, x: Tensor, linear: LinearWeights, codes: Tensor | None = None) -> Tensor:
+        """``x weightᵀ + bias`` plus the corrections of compensators, in the type of ``x``.
+
+        Args:
+            x: ``(M, K)``, contiguous.
+            linear: ``(N, K)``, prepared for the GPU.
+            codes: float32 ``(M, S R)``, where the kernel in front has computed them; else they are computed
+                here if there are compensators.
+
+        Returns:
+            ``(M, N)``.
+        """
+        compensator = linear.gpu_compensator
+        if isinstance(linear.weight, GpuWeight):
+            return self._four_bit.multiply(
+                x, linear.weight, phase="decode", compensator=compensator, codes=codes
+            )
+        assert isinstance(linear.weight, Tensor), "a weight packed for the processor was given to the GPU"
+        y = multiply_blocks(x, linear.weight, linear.bias)
+        if compensator is None:
+            return y
+        if codes is None:
+            codes = self._gated_codes(x, compensator, self._workspace)
+        first, rank = 0, compensator.rank
+        for place, count in enumerate(compensator.outputs):
+            own = codes[:, place * rank : (place + 1) * rank].to(x.dtype)
+            y[:, first : first + count] += multiply_blocks(own, compensator.b[first : first + count])
+            first += count
+        return y
+
+    def check_integrity(self) -> None:
+        """Fails where a kernel was cut off and left counters behind.
+
+        Raises:
+            RuntimeError: A counter is not zero.
+        """
+        self._workspace.check_integrity()
+        left = int(self.codes.arrivals.count_nonzero())
+        if left:
+            raise RuntimeError(
+                f"{left} arrival counters of codes are not zero: a kernel was cut off; restart"
+            )
+
+
+def _linears(variants: Iterable[ModelWeights]) -> Iterator[LinearWeights]:
+    for weights in variants:
+        for layer in weights.layers:
+            yield from (layer.qkv, layer.output, layer.gate_up, layer.down)
+
+
+def _workspace(linears: Iterable[LinearWeights], plans: Plans, rows: int, device: torch.device) -> Workspace:
+    row_tiles = -(-rows // 16)
+    partials, counters = 0, 0
+    for linear in linears:
+        if isinstance(linear.weight, GpuWeight):
+            plan = replace(plans.of(linear.weight), dense_from=None)
+            own_partials, own_counters = needed(linear.weight, plan, rows)
+            partials, counters = max(partials, own_partials), max(counters, own_counters)
+        width = linear.rank
+        partials = max(partials, width * MAX_SLICES * row_tiles * 16)
+        counters = max(counters, width // 16 * row_tiles)
+    return Workspace(device, partials=partials, counters=counters)
+
+
+def _code_workspace(linears: Iterable[LinearWeights], rows: int, device: torch.device) -> CodeWorkspace:
+    sizes = [(linear.weight.shape[1], linear.rank) for linear in linears if linear.rank]
+    columns = max((columns for columns, _ in sizes), default=1)
+    return code_workspace(rows, columns, max((width for _, width in sizes), default=1), device)
