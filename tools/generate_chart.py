@@ -29,7 +29,7 @@ CONFIGS: dict[str, type] = {"scheduler": SchedulerConfig, "verify": VerifyConfig
 # Keys that the chart sets from ports, volumes, secrets and other values; a second place for them would lie.
 _SERVER = ("listen", "health_listen", "tls_certificate", "tls_key", "tls_client_ca", "token_file", "drain_s")
 _TELEMETRY = ("otlp_endpoint", "sample_ratio", "metrics_listen", "log_level", "log_format")
-_TARGET = ("address", "tls_ca", "tls_certificate", "tls_key", "token_file")
+_TARGET = ("address", "addresses", "tls_ca", "tls_name", "tls_certificate", "tls_key", "token_file")
 OWNED = {
     "server": _SERVER,
     "telemetry": _TELEMETRY,

@@ -24,8 +24,8 @@ ALWAYS_RECORDED = "spearhead.always_recorded"
 """Attribute of a root span, given at its start: it is rare, and explains traces that are recorded."""
 
 STEPS_PER_ENGINE = 1 << 40
-"""A scheduler numbers the steps of its engine ``n`` from ``n * STEPS_PER_ENGINE + 1``: no two steps of it share
-a number, and consecutive steps of one engine have consecutive numbers."""
+"""A scheduler numbers the steps of its engine ``n`` from ``n * STEPS_PER_ENGINE + 1``: no two steps of it
+share a number, and consecutive steps of one engine have consecutive numbers."""
 
 
 def make_provider(

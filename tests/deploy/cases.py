@@ -112,6 +112,8 @@ _CHANGES: dict[str, Values] = {
     "budget in percent": {"pdb": {"maxUnavailable": "50%"}},
     "three schedulers": {"scheduler": {"replicas": 3}},
     "no scheduler": {"scheduler": {"replicas": 0}},
+    "several workers": {"verify": {"replicas": 3}, "draft": {"replicas": 2}},
+    "several workers with TLS": {"verify": {"replicas": 2}, "draft": {"replicas": 2}, "tls": TLS},
     "load balancer": {
         "scheduler": {"service": {"type": "LoadBalancer", "annotations": {"example.com/internal": "true"}}}
     },

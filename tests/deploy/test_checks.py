@@ -55,6 +55,11 @@ REFUSED = {
     "shared memory that fills the limit": (
         {"verify": {"shmSize": "16Gi"}}, "verify.shmSize (16Gi) counts as memory",
     ),
+    "no draft pod": ({"draft": {"replicas": 0}}, "draft.enabled to false for plain decoding"),
+    "preparing in several pods": (
+        {"model": {"prepare": QUANTIZE}, "verify": {"replicas": 2}},
+        "each of these pods would run model.prepare",
+    ),
     "several GPUs": ({"verify": {"gpu": {"count": 2}}}, "a service computes on one GPU"),
 }  # fmt: skip
 
@@ -67,8 +72,12 @@ OUTSIDE_THE_SCHEMA = {
     "port as text": ({"verify": {"port": "50052"}}, "port"),
     "port too large": ({"verify": {"port": 70000}}, "port"),
     "impatient probe": ({"probes": {"timeoutSeconds": 1}}, "timeoutSeconds"),
-    "several verify pods": ({"verify": {"replicas": 2}}, "replicas"),
-    "several draft pods": ({"draft": {"replicas": 2}}, "replicas"),
+    "no verify pod": ({"verify": {"replicas": 0}}, "replicas"),
+    "half a draft pod": ({"draft": {"replicas": 0.5}}, "replicas"),
+    "address that the chart owns": (
+        {"scheduler": {"config": {"verify": {"addresses": ["x:1"]}}}},
+        "addresses",
+    ),
     "unknown scaler": (scaling(kind="both"), "kind"),
     "label with a blank": ({"verify": {"podLabels": {"a": "bad value!"}}}, "a"),
     "token in the values": ({"auth": {"public": {"token": "abc"}}}, "token"),

@@ -26,9 +26,21 @@ def test_a_service_selects_the_pods_of_one_workload_and_ports_that_these_have():
                 assert port["port"] == chosen[0].ports[port["targetPort"]], case
 
 
-def test_clients_can_see_every_scheduler_through_a_headless_service():
-    pods = named(render(BASE), "Service", "rel-spearhead-scheduler-pods")
-    assert pods["spec"]["clusterIP"] == "None"
+def test_every_pod_of_a_service_can_be_found_through_a_headless_service():
+    for component in ("scheduler", "verify", "draft"):
+        pods = named(render(BASE), "Service", f"rel-spearhead-{component}-pods")
+        assert pods["spec"]["clusterIP"] == "None"
+
+
+def test_one_service_of_each_workload_has_the_port_of_the_metrics():
+    for case, objects in every_case():
+        ports = [
+            json.dumps(item["spec"]["selector"], sort_keys=True)
+            for item in of_kind(objects, "Service")
+            for port in item["spec"]["ports"]
+            if port["name"] == "metrics"
+        ]
+        assert len(ports) == len(set(ports)) == len(workloads(objects)), case
 
 
 def test_selectors_hold_nothing_that_changes_with_a_version():

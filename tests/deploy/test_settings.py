@@ -68,8 +68,21 @@ def test_the_scheduler_calls_the_workers_where_their_services_are(configuration)
         }
         scheduler = found["scheduler"]
         targets = [scheduler.verify, *([scheduler.draft] if scheduler.draft else [])]
-        assert {target.address for target in targets} <= services, case
+        assert {target.address.removeprefix("dns:///") for target in targets} <= services, case
         assert len({target.address for target in targets}) == len(found) - 1, case
+
+
+def test_of_several_workers_the_scheduler_finds_every_pod_and_of_one_the_lasting_address(configuration):
+    several = configuration(render(CASES["several workers"]))["scheduler"]
+    assert several.verify.address == "dns:///rel-spearhead-verify-pods.serving.svc.cluster.local:50052"
+    assert several.draft.address == "dns:///rel-spearhead-draft-pods.serving.svc.cluster.local:50053"
+    one = configuration(render(BASE))["scheduler"]
+    assert one.verify.address == "rel-spearhead-verify.serving.svc.cluster.local:50052"
+
+
+def test_however_many_pods_a_worker_has_its_certificate_names_one_service(configuration):
+    target = configuration(render(CASES["several workers with TLS"]))["scheduler"].verify
+    assert target.tls_name == "rel-spearhead-verify.serving.svc.cluster.local"
 
 
 def test_both_ends_of_a_connection_agree_on_tls_and_tokens(configuration):

@@ -44,6 +44,9 @@ each: what, the value, the remedy.
 {{- if and (eq $prepare.kind "copy") (not $prepare.image) -}}
   {{- fail "model.prepare.kind is copy and model.prepare.image is empty; name the image that holds the models" -}}
 {{- end -}}
+{{- if and (ne $prepare.kind "none") (not $volume.emptyDir.enabled) (gt (int .Values.verify.replicas) 1) -}}
+  {{- fail (printf "verify.replicas is %d, and each of these pods would run model.prepare on the volume that they share; install with 1, then set model.prepare.kind to none and raise it" (int .Values.verify.replicas)) -}}
+{{- end -}}
 {{- if and (eq $prepare.kind "quantize") $volume.emptyDir.enabled -}}
   {{- fail "model.prepare.kind is quantize, which would run in every pod that has a volume of its own; choose a volume that the pods share" -}}
 {{- end -}}
@@ -111,6 +114,9 @@ each: what, the value, the remedy.
   {{- fail (printf "%s.port, healthPort and metricsPort are %v; they must differ" $name $ports) -}}
 {{- end -}}
 {{- if ne $name "scheduler" -}}
+  {{- if lt (int $values.replicas) 1 -}}
+    {{- fail (printf "%s.replicas is %d, and a scheduler waits for at least one; set it to 1, or draft.enabled to false for plain decoding" $name (int $values.replicas)) -}}
+  {{- end -}}
   {{- if gt (int $values.gpu.count) 1 -}}
     {{- fail (printf "%s.gpu.count is %d; a service computes on one GPU, set 1" $name (int $values.gpu.count)) -}}
   {{- end -}}

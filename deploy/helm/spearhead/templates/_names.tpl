@@ -56,10 +56,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 scheduler verify{{ if .Values.draft.enabled }} draft{{ end }}
 {{- end -}}
 
-{{/* Address of a worker inside the cluster: dict root, component. */}}
-{{- define "spearhead.workerAddress" -}}
-{{- $values := index .root.Values .component -}}
-{{ include "spearhead.fullname" .root }}-{{ .component }}.{{ .root.Release.Namespace }}.svc.{{ .root.Values.clusterDomain }}:{{ $values.port }}
+{{/* Name of a service inside the cluster: dict root, component, and suffix, which is "-pods" or empty. */}}
+{{- define "spearhead.host" -}}
+{{ include "spearhead.fullname" .root }}-{{ .component }}{{ .suffix }}.{{ .root.Release.Namespace }}.svc.{{ .root.Values.clusterDomain }}
 {{- end -}}
 
 {{/* Image of a service: dict root, component. */}}

@@ -68,10 +68,18 @@ has to agree with ports, volumes and secrets is no value. As JSON, section to ke
 {{- $telemetry | toJson -}}
 {{- end -}}
 
-{{/* How the scheduler reaches a worker: dict root, component. */}}
+{{/* How the scheduler reaches the workers of a kind: dict root, component. */}}
 {{- define "spearhead.targetSettings" -}}
-{{- $target := dict "address" (include "spearhead.workerAddress" .) -}}
+{{- $values := index .root.Values .component -}}
+{{- $host := include "spearhead.host" (merge (dict "suffix" "") .) -}}
+{{- $target := dict "address" (printf "%s:%d" $host (int $values.port)) -}}
+{{- if gt (int $values.replicas) 1 -}}
+  {{- $pods := include "spearhead.host" (merge (dict "suffix" "-pods") .) -}}
+  {{- $_ := set $target "address" (printf "dns:///%s:%d" $pods (int $values.port)) -}}
+{{- end -}}
 {{- if .root.Values.tls.internal.enabled -}}
+  {{- /* One certificate, however many pods. */ -}}
+  {{- $_ := set $target "tls_name" $host -}}
   {{- $_ := set $target "tls_ca" "/etc/spearhead/tls-internal/ca.crt" -}}
   {{- $_ := set $target "tls_certificate" "/etc/spearhead/tls-internal/tls.crt" -}}
   {{- $_ := set $target "tls_key" "/etc/spearhead/tls-internal/tls.key" -}}
