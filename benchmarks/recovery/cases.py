@@ -22,6 +22,8 @@ BASES = {
 }
 """Name to (scheme, method)."""
 
+BEST_BASES = ("gptq-clip",)
+
 GRID_RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 
 
@@ -32,17 +34,21 @@ class Size:
     Attributes:
         recipe: The calibration that a user would get.
         long_steps: Updates of the best recipe.
-        segments: Of each text in sweeps; headline cases take all of them. 0 = all.
+        sweep_steps: Updates where many cases are compared.
+        segments: Of each text in sweeps; headline and best cases take all of them. 0 = all.
     """
 
     recipe: CalibrationConfig
     long_steps: int
+    sweep_steps: int
     segments: int
 
 
 SIZES = {
-    "full": Size(recipe=CalibrationConfig.of_recipe("full"), long_steps=1200, segments=40),
-    "reduced": Size(recipe=CalibrationConfig.of_recipe("reduced"), long_steps=120, segments=4),
+    "full": Size(recipe=CalibrationConfig.of_recipe("full"), long_steps=2000, sweep_steps=400, segments=24),
+    "reduced": Size(
+        recipe=CalibrationConfig.of_recipe("reduced"), long_steps=120, sweep_steps=60, segments=4
+    ),
     # Proves the command, not the numbers.
     "smoke": Size(
         recipe=CalibrationConfig(
@@ -51,8 +57,10 @@ SIZES = {
             damage_tokens=64,
             training=TrainingConfig(steps=2, sequences_per_step=2, evaluate_every=1),
             draws=50,
+            gate_min_rank=1,
         ),
         long_steps=3,
+        sweep_steps=1,
         segments=1,
     ),
 }
@@ -109,25 +117,26 @@ def cases(section: str, size: Size) -> list[Case]:
     Raises:
         KeyError: No such section.
     """
-    long = size.long_steps
+    long, sweep = size.long_steps, size.sweep_steps
     return {
         "headline": [
-            Case(section="headline", budget=budget, factor_bits=bits, whole_texts=True)
+            Case(section="headline", budget=budget, factor_bits=bits, whole_texts=bits == 16)
             for bits in FACTOR_BITS
             for budget in (0.01, 0.022)
         ],
-        "budgets": [Case(section="budgets", budget=budget) for budget in BUDGETS],
-        "bases": [Case(section="bases", base=base) for base in BASES],
         "best": [
             Case(section="best", base=base, budget=budget, factor_bits=4, steps=long, whole_texts=True)
-            for base in ("rtn-clip", "gptq-clip", "awq-clip")
+            for base in BEST_BASES
             for budget in (0.01, 0.022)
         ],
+        "budgets": [Case(section="budgets", budget=budget, steps=sweep) for budget in BUDGETS],
+        "bases": [Case(section="bases", base=base, steps=sweep) for base in BASES],
         "gates": [
-            Case(section="gates", budget=0.022, factor_bits=8, gate="force", seed=seed) for seed in SEEDS
+            Case(section="gates", budget=0.022, factor_bits=8, gate="force", seed=seed, steps=sweep)
+            for seed in SEEDS
         ],
         "baselines": [Case(section="baselines")],
     }[section]
 
 
-SECTIONS = ("headline", "budgets", "bases", "best", "gates", "baselines")
+SECTIONS = ("headline", "best", "budgets", "bases", "gates", "baselines")

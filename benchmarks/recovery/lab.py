@@ -38,6 +38,7 @@ from spearhead.quant.self_sampling import SampledSequences
 
 Progress = Callable[[str, int, int], None]
 _STATISTICS_SEQUENCES = 512
+_TRAINED_POINTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,21 +160,31 @@ class Lab:
         return TextProtocol(length=self.length, max_segments=0 if whole else self.size.segments)
 
     def _grid(self, store: StageStore, found: Calibration) -> list[dict[str, Any]]:
-        """Held-out KL of one common rank in the k most damaged modules, for every rank that fits."""
+        """Held-out KL of one common rank in the k most damaged modules, for every rank that fits.
+
+        All are measured untrained; those that then lead are trained.
+        """
         limits = allocation_config(found.config, found.subject.artefact.stored_bytes)
         maker = RungMaker(store, found.models, found.texts, found.config, self.progress)
         modules, damage = found.subject.modules, found.damage.by_module
-        rows = []
+        rows: list[dict[str, Any]] = []
+        starts = []
         for count, rank in grid_points(modules, damage, limits, GRID_RANKS):
             placed = grid(modules, damage, limits, selected_count=count, rank=rank)
-            state = maker.trained(
+            start = start_factors(found.forms, placed.ranks)
+            untrained = maker.untrained(Rung.STATIC, start, found.forms.result.key)
+            starts.append(start)
+            rows.append({"modules": count, "rank": rank, "untrained_kl": untrained.mean_kl})
+        leading = sorted(range(len(rows)), key=lambda place: float(rows[place]["untrained_kl"]))
+        for place in leading[:_TRAINED_POINTS]:
+            trained = maker.trained(
                 Rung.TRAINED,
-                start_factors(found.forms, placed.ranks),
+                starts[place],
                 found.forms.result.key,
                 start=Rung.STATIC.value,
                 training=found.config.training,
             )
-            rows.append({"modules": count, "rank": rank, "held_out_kl": state.mean_kl})
+            rows[place]["held_out_kl"] = trained.mean_kl
         return rows
 
     def _gate(self, found: Calibration) -> dict[str, dict[str, Any]]:

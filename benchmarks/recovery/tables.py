@@ -44,30 +44,22 @@ def _line(row: Mapping[str, Any], text: str, rung: str) -> list[str]:
 
 
 def grid_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The entropy rule beside the best (k, r) of the grid, by held-out KL."""
+    """The entropy rule beside the best (k, r) of the grid, by held-out KL, untrained and trained."""
     lines = [
-        [
-            "budget",
-            "rule: modules",
-            "held-out KL",
-            "best of grid: modules x rank",
-            "held-out KL",
-            "rule / best",
-        ]
+        ["budget", "", "rule: modules", "held-out KL", "best of grid: modules x rank", "KL", "rule / best"]
     ]
     for row in rows:
-        best = min(row["grid"], key=lambda point: point["held_out_kl"])
-        ours = row["rungs"]["trained"]
-        lines.append(
-            [
-                f"{row['budget']:.1%}",
-                str(ours["modules"]),
-                f"{ours['held_out_kl']:.4f}",
-                f"{best['modules']} x {best['rank']}",
-                f"{best['held_out_kl']:.4f}",
-                f"{ours['held_out_kl'] / best['held_out_kl']:.3f}",
-            ]
-        )
+        for label, rung, name in (
+            ("untrained", "static", "untrained_kl"),
+            ("trained", "trained", "held_out_kl"),
+        ):
+            best = min((point for point in row["grid"] if name in point), key=lambda point: point[name])
+            ours = row["rungs"][rung]
+            lines.append(
+                [f"{row['budget']:.1%}", label, str(ours["modules"]), f"{ours['held_out_kl']:.4f}",
+                 f"{best['modules']} x {best['rank']}", f"{best[name]:.4f}",
+                 f"{ours['held_out_kl'] / best[name]:.3f}"]
+            )  # fmt: skip
     return table(lines)
 
 

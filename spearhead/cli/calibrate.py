@@ -59,7 +59,7 @@ def _add_selection(group: "argparse._ArgumentGroup") -> None:
     add("--damage", choices=_DAMAGE, help="what decides how badly a module was hit (cka_final)")
     add("--damage-tokens", type=int, metavar="N", help="that damage is measured on")
     add("--cost-weight", type=float, metavar="λ", help="0 = damage alone, 1 = damage per time (0.25)")
-    add("--coverage", type=float, metavar="κ", help="selected over effectively damaged modules (1)")
+    add("--coverage", type=float, metavar="κ", help="selected over effectively damaged modules (2)")
     add("--tensor-parallel-size", type=int, metavar="N", help="devices that costs are counted for (1)")
     add("--min-rank", type=int, metavar="R", help="least rank of a compensator (1)")
     add("--max-rank", type=int, metavar="R", help="largest rank (64)")
@@ -71,7 +71,7 @@ def _add_training(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
     add("--steps", type=int, metavar="N", help="updates")
     add("--sequences-per-step", type=int, metavar="N", help="sequences of an update")
-    add("--learning-rate", type=float, metavar="RATE", help="of factors")
+    add("--learning-rate", type=float, metavar="RATE", help="of factors, as a share of their size (0.02)")
     add("--gate-learning-rate", type=float, metavar="RATE", help="of gates")
     add("--evaluate-every", type=int, metavar="N", help="updates between looks at the held-out loss")
     add("--patience", type=int, metavar="N", help="looks without a new best that end training; 0 = all steps")

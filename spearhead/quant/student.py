@@ -48,7 +48,9 @@ class Student(nn.Module):
     """Compensators of many modules, trained together.
 
     Factors of equal width lie in one matrix, so that rounding and the optimiser take a few operations instead
-    of a few for each of hundreds of modules.
+    of a few for each of hundreds of modules. A parameter is a factor's row over the root mean square it
+    started with: a step of the optimiser is then a share of the component, whether its module lost much or
+    little.
 
     Args:
         start: Full module name to where its training starts; all on one device afterwards.
@@ -69,9 +71,14 @@ class Student(nn.Module):
                 self._places.setdefault(width, []).append((module, part, padded))
                 filled = F.pad(matrix.float().to(device), (0, 0, 0, padded - rank))
                 rows.setdefault(width, []).append(filled)
-        self.factors = nn.ParameterDict(
-            {str(width): nn.Parameter(torch.cat(parts)) for width, parts in rows.items()}
-        )
+        self.factors = nn.ParameterDict()
+        self._units: dict[str, Tensor] = {}
+        for width, parts in rows.items():
+            bank = torch.cat(parts)
+            size = bank.square().mean(1, keepdim=True).sqrt()
+            units = torch.where(size > 0, size, torch.ones_like(size))
+            self._units[str(width)] = units
+            self.factors[str(width)] = nn.Parameter(bank / units)
         self.gates = nn.ParameterDict()
         self._gated = {module for module, factors in start.items() if factors.gate is not None}
         for module, factors in start.items():
@@ -102,7 +109,7 @@ class Student(nn.Module):
         return compensated
 
     def factor_parameters(self) -> Sequence[nn.Parameter]:
-        """A and B of every module."""
+        """A and B of every module, each component in units of its size at the start."""
         return list(self.factors.values())
 
     def gate_parameters(self) -> Sequence[nn.Parameter]:
@@ -112,7 +119,7 @@ class Student(nn.Module):
     def trained(self) -> dict[str, Factors]:
         """The factors as training left them, not rounded, on the CPU; a start for further training."""
         with torch.no_grad():
-            split = self._split({width: bank.detach() for width, bank in self.factors.items()})
+            split = self._split({width: bank * self._units[width] for width, bank in self.factors.items()})
             return {module: self._factors(module, pair) for module, pair in split.items()}
 
     def _factors(self, module: str, pair: Mapping[str, Tensor]) -> Factors:
@@ -125,7 +132,10 @@ class Student(nn.Module):
 
     def _rounded(self, dtype: torch.dtype) -> dict[str, dict[str, Tensor]]:
         return self._split(
-            {width: round_factor(bank, self.bits).to(dtype) for width, bank in self.factors.items()}
+            {
+                width: round_factor(bank * self._units[width], self.bits).to(dtype)
+                for width, bank in self.factors.items()
+            }
         )
 
     def _split(self, banks: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

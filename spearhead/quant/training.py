@@ -19,6 +19,8 @@ from spearhead.quant.step_runner import Stepper
 from spearhead.quant.student import Student
 from spearhead.quant.training_journal import CurvePoint, TrainingState, load_state, save_state
 
+_LOOK_TOKENS = 1 << 15
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
@@ -27,7 +29,7 @@ class TrainingConfig:
     Attributes:
         steps: Updates.
         sequences_per_step: Sequences of one update.
-        learning_rate: Of factors, at its peak.
+        learning_rate: Of factors, at its peak, as a share of each component's size at the start.
         gate_learning_rate: Of gates, at its peak.
         gate_weight_decay: Pulls gates back to the identity.
         warm_up: Share of the steps in which the rate rises; then it falls along a cosine to zero.
@@ -42,7 +44,7 @@ class TrainingConfig:
 
     steps: int = 400
     sequences_per_step: int = 16
-    learning_rate: float = 1e-3
+    learning_rate: float = 0.02
     gate_learning_rate: float = 5e-3
     gate_weight_decay: float = 0.0
     warm_up: float = 0.05
@@ -215,7 +217,11 @@ class _Run:
         self._source, self._student, self._teacher_head = source, student, teacher_head
         self._lesson, self._held_out, self._config = lesson, held_out, config
         self._resident = isinstance(source, ResidentLayers)
-        self._rotary = Rotary.build(source.config, lesson.token_ids.shape[1], source.device)
+        length = lesson.token_ids.shape[1]
+        self._rotary = Rotary.build(source.config, length, source.device)
+        # A look keeps no activations, and on a GPU small batches would wait for launches.
+        tokens = _LOOK_TOKENS if source.device.type == "cuda" else 0
+        self._look_rows = max(config.sequences_per_step, tokens // length)
         self._parameters: list[Parameter] = [*student.factor_parameters(), *student.gate_parameters()]
         self._stepper = Stepper(self._loss, self._optimizer(), config.clip_norm)
 
@@ -243,7 +249,7 @@ class _Run:
                 linear,
                 self._teacher_head,
                 self._held_out,
-                batch_size=config.sequences_per_step,
+                batch_size=self._look_rows,
                 chunk_tokens=config.chunk_tokens,
             ).mean()
         )

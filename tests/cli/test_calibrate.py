@@ -129,6 +129,6 @@ def test_every_option_of_a_recipe_can_be_changed() -> None:
     assert (config.cost_weight, config.coverage, config.tensor_parallel_size) == (0.0, 2.0, 2)
     assert (config.rank_quantum, config.min_rank, config.skip_first) == (4, 4, 2)
     assert (config.training.gate_learning_rate, config.training.patience, config.training.seed) == (0.1, 3, 5)
-    assert (config.training.steps, config.sampling.sequence_count) == (400, 3000)
+    assert (config.training.steps, config.sampling.sequence_count) == (800, 12_000)
     defaults = config_from(parser.parse_args(["calibrate", "w4"]), "cpu")
     assert defaults.training.steps < 100 and defaults.budget_share == 0.01

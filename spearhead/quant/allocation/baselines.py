@@ -89,7 +89,7 @@ def random_modules(
     chosen = random.Random(seed).sample(candidates, min(count, len(candidates)))
     while chosen and common_bytes(chosen, config.min_rank, config) > config.budget_bytes:
         chosen.pop()
-    rank = largest_common_rank(chosen, config)
+    rank = config.min_rank
     left = config.budget_bytes - common_bytes(chosen, rank, config)
     start = common_ranks(chosen, rank, config)
     scores = module_scores(modules, shares, config)

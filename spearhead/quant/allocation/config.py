@@ -48,7 +48,7 @@ class AllocationConfig:
     min_rank: int = 1
     max_rank: int = 64
     rank_quantum: int = 1
-    coverage: float = 1.0
+    coverage: float = 2.0
     cost_weight: float = 0.25
     tensor_parallel_size: int = 1
     costs: DecodeCosts = field(default_factory=DecodeCosts)

@@ -1,4 +1,9 @@
-"""The entropy-aware rule: damage spread wide gets many small compensators, few peaks get large ones."""
+"""The entropy-aware rule: damage spread wide gets many small compensators, few peaks get large ones.
+
+Entropy says how many modules share the budget. Within them a byte goes where it removes most damage: one rank
+for all of them, which the largest budget holds, left 5 to 20% more KL divergence in a 135M model at every
+budget from 0.5 to 4%.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +18,6 @@ from spearhead.quant.allocation.spending import (
     check_names,
     common_bytes,
     common_ranks,
-    largest_common_rank,
     spend,
 )
 
@@ -30,9 +34,8 @@ def allocate(
     """Selects modules and ranks.
 
     Modules are ordered by damage share times cheapness to the power λ. The first k = ⌈κ exp(entropy)⌉ get
-    the largest common rank that the budget holds; k shrinks where it does not hold the least rank, and grows
-    where all have the largest. What is left goes rank by rank to where a byte removes most damage, then to
-    further modules.
+    the least rank; k shrinks where the budget does not hold that, and grows where it holds the largest rank
+    of all. The rest goes rank by rank to where a byte removes most damage, then to further modules.
 
     Args:
         modules: Candidates, in any order.
@@ -56,14 +59,14 @@ def allocate(
     if not order:
         return _nothing(modules, shares, config)
     chosen = order[: _selected_count(order, shares, config)]
-    rank = largest_common_rank(chosen, config)
+    rank = config.min_rank
     left = config.budget_bytes - common_bytes(chosen, rank, config)
     ranks, left = spend(chosen, common_ranks(chosen, rank, config), scores, energy_curves, config, left)
     further, _ = spend(order[len(chosen) :], {}, scores, energy_curves, config, left)
     ranks |= further
     reasons = {module.name: _why_not(module, shares, config) for module in modules}
     for place, module in enumerate(order):
-        reasons[module.name] = _why(place, ranks[module.name], rank, len(chosen))
+        reasons[module.name] = _why(place, ranks[module.name], len(chosen))
     return conclude(
         modules, config, ranks, reasons, selected_count=len(chosen), common_rank=rank, damage=shares
     )
@@ -124,12 +127,9 @@ def _why_not(module: ModuleShape, shares: DamageShares, config: AllocationConfig
     return f"{price} bytes at rank {config.min_rank} exceed the budget"
 
 
-def _why(place: int, rank: int, common_rank: int, selected_count: int) -> str:
+def _why(place: int, rank: int, selected_count: int) -> str:
     where = f"place {place + 1} by damage and cost"
-    if place >= selected_count:
-        took = f"rank {rank} from what was left" if rank else "nothing was left"
-        return f"{where}, after the {selected_count} selected: {took}"
-    if rank < common_rank:
-        return f"{where}: rank {rank}, all that the module can take"
-    extra = rank - common_rank
-    return f"{where}: common rank {common_rank}" + (f", {extra} more from what was left" if extra else "")
+    if place < selected_count:
+        return f"{where}: rank {rank}"
+    took = f"rank {rank} from what was left" if rank else "nothing was left"
+    return f"{where}, after the {selected_count} selected: {took}"

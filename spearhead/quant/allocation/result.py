@@ -15,7 +15,7 @@ class Allocation:
     Attributes:
         ranks: Module to rank, at least 1; modules without a compensator are absent. In the order given.
         selected_count: k, modules that the rule selected; what is left of the budget may add a few.
-        common_rank: r, which all of them got before the rest was spent; 0 without a common rank.
+        common_rank: r, which all of them got before the rest was spent; 0 = none.
         damage: How damage is spread; ``None`` where the rule does not look at it.
         budget_bytes: β.
         spent_bytes: Stored bytes of all compensators.

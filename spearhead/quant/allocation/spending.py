@@ -44,7 +44,8 @@ def spend(
         further = rank + config.rank_quantum if rank else config.min_rank
         if further <= config.rank_limit(module):
             gain = weights[module.name] * _removed(module.name, energy_curves, rank, further)
-            heapq.heappush(waiting, (-gain / _price(config, module, rank, further), module.name, further))
+            if gain > 0:  # a rank beyond the error's own removes nothing
+                heapq.heappush(waiting, (-gain / _price(config, module, rank, further), module.name, further))
 
     for module in modules:
         offer(module)

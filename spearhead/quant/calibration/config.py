@@ -39,7 +39,8 @@ class CalibrationConfig:
         max_rank: Largest rank.
         rank_quantum: Ranks are multiples of it.
         training: Of factors, and of gates.
-        gate: ``auto`` keeps gates that win, ``force`` also those that do not, ``off`` trains none.
+        gate: ``auto`` keeps gates that win, ``force`` also those that do not, ``off`` trains none: they take
+            a percent of what is left, and two dependent products of every token.
         gate_min_rank: Compensators of lower rank get no gate: there is nothing to weigh against each other.
         include_w8: Also mend modules in 8 bits, which lose next to nothing.
         draws: Resamples of the bootstrap that decides.
@@ -50,7 +51,7 @@ class CalibrationConfig:
     budget_bytes: int = 0
     factor_bits: FactorBits = 16
     sampling: SelfSamplingConfig = field(
-        default_factory=lambda: SelfSamplingConfig(sequence_count=3000, length=256, batch_size=1500)
+        default_factory=lambda: SelfSamplingConfig(sequence_count=12000, length=256, batch_size=6000)
     )
     holdout: float = 0.1
     moments_sequences: int = 512
@@ -58,13 +59,13 @@ class CalibrationConfig:
     damage: DamageKind = "cka_final"
     damage_tokens: int = 2048
     cost_weight: float = 0.25
-    coverage: float = 1.0
+    coverage: float = 2.0
     tensor_parallel_size: int = 1
     min_rank: int = 1
     max_rank: int = 64
     rank_quantum: int = 1
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    gate: GateChoice = "auto"
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=800, evaluate_every=100))
+    gate: GateChoice = "off"
     gate_min_rank: int = 4
     include_w8: bool = False
     draws: int = 2000
@@ -101,7 +102,6 @@ class CalibrationConfig:
             moments_sequences=128,
             damage_tokens=768,
             training=TrainingConfig(steps=60, sequences_per_step=8, evaluate_every=20, chunk_tokens=512),
-            gate="off",
         ).with_seed(seed)
 
     def with_seed(self, seed: int) -> "CalibrationConfig":
