@@ -18,11 +18,20 @@ from verify_service.verifier import Verifier, VerifyItem
 def make_verifier(tiny_checkpoint):
     """``make_verifier(variant="fp16", dtype="float32", pages=96, …) -> Verifier`` with fp16 and w4."""
 
-    def make(architecture="llama", *, variant="fp16", dtype="float32", pages=96, seed=0, **overrides):
+    def make(
+        architecture="llama",
+        *,
+        variant="fp16",
+        dtype="float32",
+        device="cpu",
+        pages=96,
+        seed=0,
+        **overrides,
+    ):
         checkpoint = open_checkpoint(str(tiny_checkpoint(architecture, seed=seed, **overrides)))
         model = load_model(
             checkpoint,
-            ModelSettings(path="tiny", dtype=dtype),
+            ModelSettings(path="tiny", dtype=dtype, device=device),
             KvCacheSettings(page_count=pages),
             config=checkpoint.config,
             load_weights=lambda dtype, device: load_variants(
@@ -31,9 +40,10 @@ def make_verifier(tiny_checkpoint):
                 dtype=dtype,
                 device=device,
                 quantization=QuantizationScheme.parse("group32"),
+                keep_four_bits=device != "cpu",
             ),
         )
-        return Verifier(model.engine, variant)
+        return Verifier(model.engine, variant, model.draw)
 
     return make
 
