@@ -60,20 +60,22 @@ def main() -> None:
         tell=lambda sentence: print(sentence, file=sys.stderr, flush=True),
     )
     document: dict[str, Any] = {"benchmark": "recovery", "device": name, "size": arguments.size, **facts}
-    document["sections"] = {section: _section(lab, section) for section in arguments.section or SECTIONS}
+    document["sections"] = {}
+    for section in arguments.section or SECTIONS:
+        _measure(lab, section, document)
     print(json.dumps(document))
 
 
-def _section(lab: Lab, section: str) -> list[dict[str, Any]]:
-    rows = []
+def _measure(lab: Lab, section: str, document: dict[str, Any]) -> None:
+    rows = document["sections"].setdefault(section, [])
     for case in cases(section, lab.size):
         rows.append(lab.row(case))
-        (lab.folder / f"{section}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        # What was measured outlives a run that is cut off.
+        (lab.folder / "results.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(f"\n{section}\n{section_table(rows)}")
     if section in _FURTHER:
         print(f"\n{_FURTHER[section](rows)}")
     sys.stdout.flush()
-    return rows
 
 
 if __name__ == "__main__":
