@@ -31,4 +31,4 @@ def test_the_command_measures_sections_and_ends_with_one_json_document(
     assert all("text" in row["gate_against_static"] for row in gates)
     assert section_table(budgets) in done.stdout
     assert grid_table(budgets) in done.stdout
-    assert json.loads((tmp_path / "lab" / "budgets.json").read_text()) == budgets
+    assert json.loads((tmp_path / "lab" / "results.json").read_text()) == document
