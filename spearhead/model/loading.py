@@ -19,7 +19,7 @@ from spearhead.model.device import check_vocabulary, compute_device, compute_dty
 from spearhead.model.drawing import Draw, draw_each
 from spearhead.model.engine import SequenceEngine
 from spearhead.model.forward import ForwardPass
-from spearhead.model.gpu.drawing import draw_together
+from spearhead.model.gpu.drawing import compile_draws, draw_together
 from spearhead.model.gpu.loading import gpu_decoder, prove_invariance
 from spearhead.model.gpu.weights import prepared
 from spearhead.model.invariance import make_invariant, probe_page_count
@@ -192,6 +192,7 @@ def _build_on_gpu(
     storage = sizes.storage(dtype, device)
     decoder = gpu_decoder(sizes.config, storage, variants, context_length=sizes.context_length(storage))
     invariant = prove_invariance(decoder, variants)
+    compile_draws(sizes.vocab_size, device)
     if invariant:
         _log.info("batch invariance proved in %s on %s", dtype, torch.cuda.get_device_name(device))
     return sizes.engine(decoder, variants), invariant

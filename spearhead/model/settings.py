@@ -15,8 +15,9 @@ class ModelSettings:
         path: Folder, ``.gguf`` file, or hub id of the checkpoint.
         revision: Hub revision; empty = the default one.
         name: Name to report; empty = the last part of ``path``.
-        dtype: Compute type; ``auto`` = bfloat16 where the processor has it in hardware, else float32.
-        device: Such as ``cpu``.
+        dtype: Compute type; ``auto`` = bfloat16 on a GPU and where the processor has it in hardware, else
+            float32.
+        device: ``cpu``, ``cuda`` or ``cuda:<index>``.
         threads: Processor threads for the model; 0 = all.
         context_length: Longest sequence in tokens, at least 64; 0 = the model's own limit.
         max_compute_tokens: Most tokens that one item adds in one step; what is left waits for the next.

@@ -15,7 +15,7 @@ from spearhead.v1 import types_pb2
 def kernel_profile(model: LoadedModel, variant: str, latencies: Sequence[Latency]) -> types_pb2.KernelProfile:
     """Adds what the numbers are valid for."""
     return types_pb2.KernelProfile(
-        device=f"{model.device}: {_processor()}, {torch.get_num_threads()} threads, {model.dtype}",
+        device=f"{model.device}: {_hardware(model.device)}, {model.dtype}",
         versions=[f"torch {torch.__version__}"],
         revision=model.revision,
         variant=variant,
@@ -48,6 +48,12 @@ def check_profile_size(engine: SequenceEngine, rows: Sequence[int], contexts: Se
         bad = [value for value in values if not 1 <= value <= limit]
         if bad:
             raise InvalidRequest(f"{name} has {bad[0]}; it must be from 1 to {limit}", field=name)
+
+
+def _hardware(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"{_processor()}, {torch.get_num_threads()} threads"
 
 
 def _processor() -> str:

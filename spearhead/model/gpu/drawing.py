@@ -5,6 +5,7 @@ A row counts only if all drafts before it were accepted, and then its history is
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from spearhead.model.gpu.upload import upload
 from spearhead.model.sampling import History, Logprobs, Sample, SamplingParameters
 
 _NO_FLOOR = float(np.finfo(np.float32).min)
+_ALTERNATIVES = 20  # computed whenever any are wanted: kernels are compiled for a number of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +73,37 @@ def sampling_batch(requests: Sequence[DrawRequest], device: torch.device) -> Sam
         positions=positions,
         filtered=any(law.top_k > 0 or law.top_p < 1 or law.min_p > 0 for law in laws),
         edits=Edits(**dict(zip(_EDIT_FIELDS, rest, strict=True))) if edited else None,
-        alternatives=max(wanted, default=None),
+        alternatives=_alternatives(wanted, requests[0].logits.shape[1]),
     )
+
+
+def _alternatives(wanted: Sequence[int], vocabulary: int) -> int | None:
+    return min(max(_ALTERNATIVES, *wanted), vocabulary) if wanted else None
+
+
+def compile_draws(vocab_size: int, device: torch.device) -> None:
+    """Draws once in every way that a request may ask for, so that no request waits for a compiler.
+
+    Args:
+        vocab_size: Of the logits that will be drawn from.
+        device: A CUDA device.
+    """
+    none = np.empty(0, np.int64)
+    for top_k, biased, logprob_count in product((0, 5), (False, True), (None, 0)):
+        law = SamplingParameters(
+            top_k=top_k,
+            bias_token_ids=none if not biased else np.zeros(1, np.int64),
+            bias_values=np.ones(int(biased), np.float32),
+            suppressed_token_ids=none,
+        )
+        request = DrawRequest(
+            logits=torch.zeros(1, vocab_size, device=device),
+            tokens=(0,),
+            draft_count=0,
+            law=law,
+            logprob_count=logprob_count,
+        )
+        draw_together([request])
 
 
 _EDIT_FIELDS = (

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from spearhead.model.drawing import DrawRequest, draw_each
-from spearhead.model.gpu.drawing import draw_together, sampling_batch
+from spearhead.model.gpu.drawing import compile_draws, draw_together, sampling_batch
 from spearhead.model.sampling import SamplingParameters
 
 VOCABULARY = 500
@@ -101,6 +101,13 @@ def test_a_broken_row_ends_its_own_request_only(device):
     drawn = draw_together(asked)
     assert [one[0].sample.finite for one in drawn] == [True, False, True, True, True]
     assert drawn[1][0].logprobs is None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_way_to_draw_can_be_tried_in_advance(device):
+    compile_draws(VOCABULARY, torch.device(device))
+    asked = requests(device, 0)
+    assert len(draw_together(asked)) == len(asked)
 
 
 def test_nothing_is_drawn_for_nobody():

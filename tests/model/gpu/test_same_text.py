@@ -68,7 +68,7 @@ def engines(dtype: str, device: str) -> tuple[SequenceEngine, list[str]]:
         KvCacheSettings(page_count=512),
         config=checkpoint.config,
         load_weights=lambda dtype, device: load_variants(
-            checkpoint, variants=variants, dtype=dtype, device=device, keep_four_bits=True
+            checkpoint, variants=variants, dtype=dtype, device=device, keep_four_bits=dtype != torch.float32
         ),
     )
     return model.engine, list(variants)
