@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import torch
 
-from spearhead.errors import CheckpointError
+from kernels.w4a16 import Plans
+from spearhead.errors import ConfigError
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.attention import Segment
 from spearhead.model.gpu.decoder import GpuDecoder
@@ -31,13 +32,15 @@ def gpu_decoder(
     """Builds a decoder for variants that are prepared for the GPU.
 
     Raises:
-        CheckpointError: The plans for this GPU cannot be read.
+        ConfigError: The plans for this GPU cannot be read.
     """
     device = storage.layers[0].device
     try:
-        linears = GpuLinears(variants.values(), rows=MAX_ROWS, device=device)
+        found = torch.cuda.get_device_properties(device)
+        plans = Plans(found.name, found.multi_processor_count)
     except ValueError as error:
-        raise CheckpointError(f"the kernels cannot serve this model: {error}") from error
+        raise ConfigError(f"the plans of the 4-bit product cannot be used: {error}") from error
+    linears = GpuLinears(variants.values(), plans, rows=MAX_ROWS, device=device)
     return GpuDecoder(config, storage, linears, context_length=context_length)
 
 

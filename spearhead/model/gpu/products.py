@@ -23,19 +23,17 @@ class GpuLinears:
 
     Args:
         variants: Every weight that will be used.
+        plans: Of this GPU.
         rows: Largest row count.
-        device: A CUDA device.
-
-    Raises:
-        ValueError: The table of plans for this GPU cannot be read.
+        device: Where the weights are.
     """
 
-    def __init__(self, variants: Iterable[ModelWeights], *, rows: int, device: torch.device) -> None:
+    def __init__(
+        self, variants: Iterable[ModelWeights], plans: Plans, *, rows: int, device: torch.device
+    ) -> None:
         from kernels.compensator.gpu import gated_codes
 
         linears = list(_linears(variants))
-        found = torch.cuda.get_device_properties(device)
-        plans = Plans(found.name, found.multi_processor_count)
         self._workspace = _workspace(linears, plans, rows, device)
         self._four_bit = GpuProducts(plans, self._workspace)
         self._gated_codes = gated_codes

@@ -1,6 +1,8 @@
 """The GPU's decoder without a GPU: the references of its kernels, and its weights, on the processor."""
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,6 +24,10 @@ FUSED = {
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "down": ("mlp.down_proj",),
 }
+
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # decided when a kernel is defined, so before any is imported
 
 
 class ReferenceLinears:
@@ -54,6 +60,12 @@ class ReferenceLinears:
 
 
 @pytest.fixture
+def reference_linears() -> ReferenceLinears:
+    """The law of the products."""
+    return ReferenceLinears()
+
+
+@pytest.fixture
 def make_decoder():
     """``make_decoder(config, pages=64, dtype=float32) -> GpuDecoder`` on the processor."""
 
@@ -66,21 +78,25 @@ def make_decoder():
 
 @pytest.fixture
 def load_for_gpu():
-    """``load_for_gpu(checkpoint, variants, dtype) -> weights`` as a GPU would hold them, here."""
+    """``load_for_gpu(checkpoint, variants, dtype, four_bits=True) -> weights`` as a GPU would hold them."""
 
     def load(
-        checkpoint: Checkpoint, variants: tuple[str, ...], dtype: torch.dtype = torch.float32
+        checkpoint: Checkpoint,
+        variants: tuple[str, ...],
+        dtype: torch.dtype = torch.float32,
+        *,
+        four_bits: bool = True,
     ) -> Mapping[str, ModelWeights]:
         loaded = load_variants(checkpoint, variants=variants, dtype=dtype, device=CPU)
-        return prepared({name: in_four_bits(checkpoint, w) for name, w in loaded.items()}, dtype)
+        if four_bits:
+            loaded = {name: in_four_bits(checkpoint, weights) for name, weights in loaded.items()}
+        return prepared(loaded, dtype)
 
     return load
 
 
 def in_four_bits(checkpoint: Checkpoint, weights: ModelWeights) -> ModelWeights:
     """The same weights with every projection that has codes in the GPU's layout."""
-    from dataclasses import replace
-
     if weights.variant == "fp16":
         return weights
     layers = []
