@@ -70,9 +70,11 @@ class ServerSection(EndpointConfig):
 
     Attributes:
         max_message_bytes: As in :class:`EndpointConfig`; smaller, since the longest prompt takes a fraction.
+        max_connection_age_s: As there; on, so that clients that balance find schedulers that were added.
     """
 
     max_message_bytes: int = 8 << 20
+    max_connection_age_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

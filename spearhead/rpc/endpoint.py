@@ -10,7 +10,10 @@ MAX_MESSAGE_BYTES = 64 << 20
 CLIENT_KEEPALIVE_MS = 30_000
 SERVER_MIN_PING_INTERVAL_MS = 10_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
+_LONGEST_S = 2_000_000  # gRPC counts milliseconds in 31 bits.
 _RECONNECT_MIN_MS, _RECONNECT_MAX_MS = 200, 2_000
+
+_ROUND_ROBIN = '{"loadBalancingConfig": [{"round_robin": {}}]}'
 
 Options = list[tuple[str, int | str]]
 
@@ -29,6 +32,9 @@ class EndpointConfig:
             no TLS.
         max_message_bytes: Largest message, either way.
         drain_s: Seconds that running RPCs get to finish after SIGTERM.
+        max_connection_age_s: A connection takes no new RPC after about so many seconds, so that
+            clients look addresses up again; 0 = it may last for ever.
+        max_connection_age_grace_s: Running RPCs of such a connection get so many seconds more.
     """
 
     listen: str = "127.0.0.1:0"
@@ -39,6 +45,8 @@ class EndpointConfig:
     health_listen: str | None = None
     max_message_bytes: int = MAX_MESSAGE_BYTES
     drain_s: float = 30.0
+    max_connection_age_s: float = 0.0
+    max_connection_age_grace_s: float = 3600.0
 
     def __post_init__(self) -> None:
         for name, address in (("listen", self.listen), ("health_listen", self.health_listen)):
@@ -49,8 +57,9 @@ class EndpointConfig:
         if self.tls_client_ca and not self.tls_certificate:
             raise ValueError("tls_client_ca needs TLS; set tls_certificate and tls_key too")
         _check_message_bytes(self.max_message_bytes)
-        if self.drain_s < 0:
-            raise ValueError(f"drain_s is {self.drain_s}; it must be 0 or more seconds")
+        for name in ("drain_s", "max_connection_age_s", "max_connection_age_grace_s"):
+            if not 0 <= getattr(self, name) <= _LONGEST_S:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 to {_LONGEST_S} seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +118,17 @@ def is_local(address: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def server_options(max_message_bytes: int) -> Options:
+def server_options(endpoint: EndpointConfig) -> Options:
     """gRPC options of a server."""
+    aged: Options = []
+    if endpoint.max_connection_age_s:
+        aged = [
+            ("grpc.max_connection_age_ms", max(1, int(endpoint.max_connection_age_s * 1000))),
+            ("grpc.max_connection_age_grace_ms", int(endpoint.max_connection_age_grace_s * 1000)),
+        ]
     return [
-        *_message_limits(max_message_bytes),
+        *_message_limits(endpoint.max_message_bytes),
+        *aged,
         ("grpc.so_reuseport", 0),  # otherwise two services share a port and each gets half the calls
         ("grpc.http2.min_ping_interval_without_data_ms", SERVER_MIN_PING_INTERVAL_MS),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -122,11 +138,18 @@ def server_options(max_message_bytes: int) -> Options:
 
 
 def channel_options(target: TargetConfig) -> Options:
-    """gRPC options of a channel."""
+    """gRPC options of a channel.
+
+    An address that names several servers (``dns:///name:port``, ``ipv4:a:1,b:2``) has its calls spread over them
+    in turn; a server that is away is passed over.
+    """
+    several = target.address.startswith(("dns:", "ipv4:", "ipv6:"))
+    balanced: Options = [("grpc.service_config", _ROUND_ROBIN)] if several else []
     named: Options = [("grpc.ssl_target_name_override", target.tls_name)] if target.tls_name else []
     return [
         *_message_limits(target.max_message_bytes),
         *named,
+        *balanced,
         ("grpc.keepalive_time_ms", CLIENT_KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),

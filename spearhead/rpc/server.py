@@ -67,7 +67,7 @@ class Server:
         layers: list[Layer] = [spans, error_layer, self._calls]
         if endpoint.token_file:
             layers.append(AuthLayer(TokenFile(endpoint.token_file)))
-        options = server_options(endpoint.max_message_bytes)
+        options = server_options(endpoint)
         self.grpc_server = grpc.aio.server(interceptors=[LayerInterceptor(layers)], options=options)
         self._servers = [self.grpc_server]
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(self.health), self.grpc_server)
@@ -103,7 +103,7 @@ class Server:
             )
         self.address = bind(self.grpc_server, "server.listen", endpoint.listen, self._credentials)
         if endpoint.health_listen:
-            probes = grpc.aio.server(options=server_options(endpoint.max_message_bytes))
+            probes = grpc.aio.server(options=server_options(endpoint))
             health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(self.health), probes)
             self.health_address = bind(probes, "server.health_listen", endpoint.health_listen, None)
             self._servers.append(probes)

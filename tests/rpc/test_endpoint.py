@@ -70,7 +70,7 @@ def test_only_loopback_and_unix_sockets_are_local(address, local):
 
 
 def test_the_server_allows_pings_as_often_as_the_channel_sends_them():
-    server, channel = dict(server_options(1)), dict(channel_options(TARGET))
+    server, channel = dict(server_options(EndpointConfig())), dict(channel_options(TARGET))
     allowed_ms = server["grpc.http2.min_ping_interval_without_data_ms"]
     assert channel["grpc.keepalive_time_ms"] >= 2 * allowed_ms
     assert (
@@ -81,7 +81,7 @@ def test_the_server_allows_pings_as_often_as_the_channel_sends_them():
 
 def test_both_ends_set_both_limits():
     target = TargetConfig(address="a:1", max_message_bytes=7)
-    for options in (dict(server_options(7)), dict(channel_options(target))):
+    for options in (dict(server_options(EndpointConfig(max_message_bytes=7))), dict(channel_options(target))):
         assert options["grpc.max_receive_message_length"] == options["grpc.max_send_message_length"] == 7
 
 
@@ -94,3 +94,15 @@ def test_the_name_that_a_certificate_must_carry_may_differ_from_the_address() ->
 def test_a_name_for_the_certificate_needs_tls() -> None:
     with pytest.raises(ValueError, match="tls_name needs TLS"):
         TargetConfig(address="10.0.0.1:1", tls_name="verify.ns.svc")
+
+
+def test_connections_age_only_where_that_is_set() -> None:
+    assert "grpc.max_connection_age_ms" not in dict(server_options(EndpointConfig()))
+    aged = EndpointConfig(max_connection_age_s=1.5, max_connection_age_grace_s=60.0)
+    assert dict(server_options(aged))["grpc.max_connection_age_ms"] == 1500
+    assert dict(server_options(aged))["grpc.max_connection_age_grace_ms"] == 60_000
+
+
+def test_an_age_that_grpc_cannot_count_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_connection_age_s"):
+        EndpointConfig(max_connection_age_s=1e9)

@@ -4,7 +4,7 @@ import asyncio
 
 import grpc
 
-from spearhead.rpc import TargetConfig
+from spearhead.rpc import EndpointConfig, TargetConfig
 from spearhead.rpc.endpoint import (
     CLIENT_KEEPALIVE_MS,
     SERVER_MIN_PING_INTERVAL_MS,
@@ -55,7 +55,7 @@ async def outcome(server_side, silence_s):
 async def test_a_silent_stream_survives_its_pings():
     # Without the server's half the stream below is cut after 3 s, so twice that tells them apart.
     assert SERVER_MIN_PING_INTERVAL_MS // SCALE < PING_MS
-    assert await outcome(scaled(server_options(1 << 20)), silence_s=6.0) is None
+    assert await outcome(scaled(server_options(EndpointConfig())), silence_s=6.0) is None
 
 
 async def test_without_the_servers_half_the_same_stream_is_cut():

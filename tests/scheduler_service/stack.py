@@ -270,6 +270,7 @@ async def run_stack(
     verify_count: int = 1,
     draft_count: int = 1,
     resolve: Resolve | None = None,
+    server: dict[str, Any] | None = None,
     limits: dict[str, Any] | None = None,
     policy: dict[str, Any] | None = None,
     telemetry: Telemetry | None = None,
@@ -305,18 +306,18 @@ async def run_stack(
     scheduler = Scheduler(
         config, tokenizer, telemetry, table=table, on_change=workers_changed.set, resolve=resolve
     )
-    server = Server(
-        ServerSection(listen=f"unix:{folder / 's.sock'}"),
+    public = Server(
+        ServerSection(**({"listen": f"unix:{folder / 's.sock'}"} | (server or {}))),
         service_names=[SERVICE],
         telemetry=telemetry,
         drain_methods=DRAIN_METHODS,
     )
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
-        SchedulerServicer(scheduler, tokenizer, config), server.grpc_server
+        SchedulerServicer(scheduler, tokenizer, config), public.grpc_server
     )
     for worker_server in servers:
         await worker_server.start()
-    address = await server.start()
+    address = await public.start()
     channel = create_channel(TargetConfig(address=address))
     stack = Stack(
         tokenizer,
@@ -324,7 +325,7 @@ async def run_stack(
         verify_servers,
         draft_servers,
         scheduler,
-        server,
+        public,
         telemetry,
         channel,
         workers_changed,
@@ -342,7 +343,7 @@ async def run_stack(
             stack.check()
         finally:
             await channel.close()
-            await server.drain(0.0)
+            await public.drain(0.0)
             for worker_server in servers:
                 await worker_server.kill()
         assert not loop.done() or loop.result() is None
