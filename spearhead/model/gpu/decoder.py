@@ -240,5 +240,5 @@ class GpuDecoder:
 
     def step_of(self, segments: Sequence[Segment]) -> Step:
         """The device's view of one pass over segments, without tokens that matter."""
-        (part,) = passes(segments, ())
+        (part,) = passes(segments, (), sum(segment.count for segment in segments))
         return self._send(tables(part, [0] * len(part.rows), self.storage.page_size))

@@ -64,7 +64,8 @@ class GpuLinears:
             codes = self._gated_codes(x, compensator, self._workspace)
         first, rank = 0, compensator.rank
         for place, count in enumerate(compensator.outputs):
-            own = codes[:, place * rank : (place + 1) * rank].to(x.dtype)
+            # A copy: with another distance between rows the library may take another kernel.
+            own = codes[:, place * rank : (place + 1) * rank].to(x.dtype).contiguous()
             y[:, first : first + count] += multiply_blocks(own, compensator.b[first : first + count])
             first += count
         return y

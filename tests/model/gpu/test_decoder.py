@@ -6,7 +6,7 @@ import torch
 from spearhead.model.attention import Segment
 from spearhead.model.checkpoint import load_variants, open_checkpoint
 from spearhead.model.decoder import Decoder, RowBlocks
-from spearhead.model.gpu.step import SHORT_ROWS
+from spearhead.model.gpu.step import MAX_ROWS, SHORT_ROWS
 from spearhead.model.invariance import decoder_invariant
 from spearhead.model.kv_cache import KvStorage
 
@@ -90,6 +90,14 @@ def test_the_order_in_which_rows_are_computed_is_not_that_of_the_result(
     alone = decoder.forward(weights, [long], TOKENS[:40], [0, 39]).logits
     other = decoder.forward(weights, [short], TOKENS[50:53], [2]).logits
     torch.testing.assert_close(both, torch.cat((alone, other)))
+
+
+def test_a_profiler_may_look_at_more_rows_than_a_pass_takes(tiny_checkpoint, make_decoder):
+    decoder = make_decoder(open_checkpoint(str(tiny_checkpoint("llama"))).config)
+    rows = MAX_ROWS // 2 + 1
+    step = decoder.step_of([Segment(pages=range(80), start=0, count=rows)] * 2)
+    assert len(step.slots) == 2 * rows
+    assert step.attention[0].rows == slice(0, 2 * rows)
 
 
 def test_rows_that_are_not_finite_are_named(tiny_checkpoint, load_for_gpu, make_decoder):
