@@ -134,6 +134,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             self._tracer, method=METHOD, worker="draft", traceparent=request.traceparent,
             timing=response.timing,
             attributes={
+                **timed.device,
                 "spearhead.step.id": request.step_id,
                 "spearhead.batch.requests": len(items),
                 "spearhead.batch.tokens": committed,

@@ -3,21 +3,24 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
+
+from spearhead.worker.device_time import DeviceTimer
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed(Generic[Result]):
-    """A result and when it was computed, by ``time.perf_counter_ns``."""
+    """A result and when it was computed, by ``time.perf_counter_ns``; ``device`` as the timer measured it."""
 
     result: Result
     started_ns: int
     ended_ns: int
+    device: Mapping[str, int] = field(default_factory=dict)
 
 
 class ModelThread:
@@ -31,6 +34,7 @@ class ModelThread:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._lock = threading.Lock()
         self._pending = 0
+        self._timer: DeviceTimer | None = None
         self._last_progress_s = time.monotonic()
 
     @property
@@ -47,6 +51,10 @@ class ModelThread:
         """Long work reports that it gets on."""
         self._last_progress_s = time.monotonic()
 
+    def measure_with(self, timer: DeviceTimer) -> None:
+        """From now on work is timed on the device too."""
+        self._timer = timer
+
     async def run(self, function: Callable[[], Result]) -> Timed[Result]:
         """Runs ``function`` in the thread; a caller that is cancelled leaves it unrun, or running."""
         return await asyncio.wrap_future(self.submit(function))
@@ -57,7 +65,7 @@ class ModelThread:
             if not self._pending:
                 self.beat()
             self._pending += 1
-        future = self._executor.submit(_timed, function)
+        future = self._executor.submit(_timed, function, self._timer)
         future.add_done_callback(self._ended)  # called for cancelled work too
         return future
 
@@ -75,6 +83,11 @@ class ModelThread:
             self.beat()
 
 
-def _timed(function: Callable[[], Result]) -> Timed[Result]:
+def _timed(function: Callable[[], Result], timer: DeviceTimer | None) -> Timed[Result]:
     started = time.perf_counter_ns()
-    return Timed(result=function(), started_ns=started, ended_ns=time.perf_counter_ns())
+    if timer is None:
+        return Timed(result=function(), started_ns=started, ended_ns=time.perf_counter_ns())
+    timer.start()
+    result = function()
+    device = timer.stop()
+    return Timed(result=result, started_ns=started, ended_ns=time.perf_counter_ns(), device=device)

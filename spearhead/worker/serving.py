@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from spearhead.rpc import EndpointConfig, Server, run_until_signal
-from spearhead.telemetry import Telemetry, TelemetryConfig
+from spearhead.telemetry import ALWAYS_RECORDED, Telemetry, TelemetryConfig, record_span
+from spearhead.worker.device_time import device_timer
 from spearhead.worker.model_thread import ModelThread
 
 _log = logging.getLogger("spearhead.worker")
@@ -51,10 +53,13 @@ async def serve_worker(
             register(servicer, server.grpc_server)
             await server.start()
             serving = asyncio.create_task(run_until_signal(server, on_drain=_ender(servicer)))
+            load_start_ns = time.time_ns()
             loading = asyncio.create_task(thread.run(lambda: load(servicer)))
             await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
                 loading.result()
+                _record_load(telemetry, process, load_start_ns)
+                thread.measure_with(device_timer())
                 server.health.watch_heartbeat(
                     lambda: thread.last_progress_s, lambda: thread.busy, stuck_after_s
                 )
@@ -66,6 +71,16 @@ async def serve_worker(
         telemetry.shutdown()
         thread.close(wait=False)
     _leave(thread)
+
+
+def _record_load(telemetry: Telemetry, process: str, start_ns: int) -> None:
+    record_span(
+        telemetry.tracer,
+        "model.load",
+        start_ns=start_ns,
+        end_ns=time.time_ns(),
+        attributes={ALWAYS_RECORDED: True, "spearhead.worker": process},
+    )
 
 
 def _leave(thread: ModelThread) -> None:

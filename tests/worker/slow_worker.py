@@ -1,12 +1,16 @@
-"""A worker process whose load takes longer than any test; prints when it has begun."""
+"""A worker process whose load never ends, unless it is to write traces; prints when the load begins."""
 
 import asyncio
 import sys
 import time
+from pathlib import Path
 
 from spearhead.rpc import EndpointConfig
 from spearhead.telemetry import TelemetryConfig
 from spearhead.worker.serving import serve_worker
+
+
+TRACES = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 
 
 class Servicer:
@@ -16,7 +20,8 @@ class Servicer:
 
 def load(servicer: Servicer) -> None:
     print("loading", flush=True)
-    time.sleep(600)
+    if TRACES is None:
+        time.sleep(600)
 
 
 asyncio.run(
@@ -24,7 +29,7 @@ asyncio.run(
         "slow_worker",
         "spearhead.v1.VerifyService",
         server_config=EndpointConfig(listen=sys.argv[1]),
-        telemetry_config=TelemetryConfig(),
+        telemetry_config=TelemetryConfig(trace_file=TRACES),
         stuck_after_s=120.0,
         make_servicer=lambda thread, telemetry: Servicer(),
         register=lambda servicer, server: None,

@@ -9,6 +9,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from spearhead.trace.spans import read_traces
+
 SCRIPT = Path(__file__).with_name("slow_worker.py")
 ROOT = Path(__file__).parents[2]
 
@@ -43,3 +45,22 @@ def test_sigterm_while_loading_ends_the_process_without_waiting_for_the_load(loa
     process, _ = loading
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0
+
+
+def test_reading_the_model_is_a_span(tmp_path):
+    traces = tmp_path / "traces.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), f"unix:{tmp_path / 'w.sock'}", str(traces)], cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        with grpc.insecure_channel(f"unix:{tmp_path / 'w.sock'}") as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(
+                health_pb2.HealthCheckRequest(service="readiness"), timeout=20, wait_for_ready=True
+            )
+            assert any(state.status == health_pb2.HealthCheckResponse.SERVING for state in watch)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    assert [span.name for span in read_traces([traces]).spans] == ["model.load"]
