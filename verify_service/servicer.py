@@ -169,7 +169,8 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         self._count(verifier, items, outcomes, response.timing.compute_ns)
         record_step_spans(
             self._tracer, method=METHOD, worker="verify", traceparent=request.traceparent,
-            timing=response.timing, attributes={**_span_attributes(request.step_id, items, outcomes), **timed.device},
+            timing=response.timing,
+            attributes={**_span_attributes(request.step_id, items, outcomes), **timed.device},
         )  # fmt: skip
         return response
 

@@ -140,8 +140,8 @@ def server_options(endpoint: EndpointConfig) -> Options:
 def channel_options(target: TargetConfig) -> Options:
     """gRPC options of a channel.
 
-    Calls to an address that names several servers (``dns:///name:port``, ``ipv4:a:1,b:2``) go to them in turn;
-    one that is away is passed over.
+    Calls to an address that names several servers (``dns:///name:port``, ``ipv4:a:1,b:2``) go to them in
+    turn; one that is away is passed over.
     """
     several = target.address.startswith(("dns:", "ipv4:", "ipv6:"))
     balanced: Options = [("grpc.service_config", _ROUND_ROBIN)] if several else []

@@ -1,8 +1,8 @@
-"""How long the device computed: measured by the device itself where it can, in processor time where it is one."""
+"""How long the device computed: by a GPU's own clock, or in processor time."""
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -51,8 +51,8 @@ class Event(Protocol):
     def synchronize(self) -> None:
         """Waits until the stream has reached the mark."""
 
-    def elapsed_time(self, end: "Event") -> float:
-        """Milliseconds from this mark to ``end``."""
+    def elapsed_time(self, end: Any, /) -> float:
+        """Milliseconds from this mark to ``end``, one of the same kind."""
 
 
 class EventTimer:
@@ -78,6 +78,6 @@ class EventTimer:
 
 def device_timer() -> DeviceTimer:
     """The timer for what this process computes on: a GPU that it has put something on, else the processor."""
-    if torch.cuda.is_initialized():
-        return EventTimer(lambda: torch.cuda.Event(enable_timing=True))
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return EventTimer(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
     return ProcessTimer()

@@ -9,7 +9,6 @@ from spearhead.rpc import EndpointConfig
 from spearhead.telemetry import TelemetryConfig
 from spearhead.worker.serving import serve_worker
 
-
 TRACES = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 
 
