@@ -8,6 +8,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3.12 python3; do \
 TORCH ?= torch==2.13.0
 VENV ?= .venv
 BUF_VERSION := 1.75.0
+PIP_AUDIT_VERSION := 2.10.1
 BUF := node_modules/.bin/buf
 
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -26,7 +27,7 @@ STAMP := $(VENV)/.installed
 # the services that it starts itself.
 test: export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help setup model artefact demo test lint protos helm chart bench clean
+.PHONY: help setup model artefact demo test lint protos helm chart audit sbom bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -34,6 +35,8 @@ help:
 	@echo "make test             all tests          make lint     style, types, borders, contract"
 	@echo "make bench            load and latency   make protos   regenerate spearhead/v1"
 	@echo "make chart            regenerates the Helm chart's table of values and schema of settings"
+	@echo "make audit            known vulnerabilities of what the images install"
+	@echo "make sbom             bills of materials of the images, in .cache/sbom"
 	@echo "make setup            .venv only         make clean    remove .venv, models and caches"
 
 setup: $(STAMP)
@@ -84,6 +87,17 @@ helm: setup
 
 chart: setup
 	$(PY) tools/generate_chart.py
+
+# Its own environment: what it needs is no dependency of the product. AUDIT=--skip-when-unreachable for machines that
+# do not reach the advisory database; it then says SKIPPED and why.
+audit: setup
+	test -x .cache/audit/bin/pip-audit || { $(PY) -m venv .cache/audit \
+	&& .cache/audit/bin/pip install --quiet --disable-pip-version-check pip-audit==$(PIP_AUDIT_VERSION); }
+	$(PY) tools/audit_dependencies.py --pip-audit .cache/audit/bin/pip-audit $(AUDIT)
+
+sbom: setup
+	mkdir -p .cache/sbom
+	for image in scheduler cpu gpu; do $(PY) tools/write_sbom.py $$image .cache/sbom/$$image.cdx.json || exit 1; done
 
 $(BUF):
 	npm install --prefix . --silent --no-save --no-package-lock --no-audit --no-fund @bufbuild/buf@$(BUF_VERSION)
