@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spearhead.errors import CalibrationError
+from spearhead.model.checkpoint.durable import put_in_place
 
 _HEADER = "spearhead_training"
 
@@ -72,7 +73,7 @@ def save_state(path: Path, state: TrainingState) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, part, metadata={_HEADER: header})
-        os.replace(part, path)
+        put_in_place(part, path)
     except (OSError, SafetensorError) as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from spearhead.quant.allocation.spending import (
     check_names,
     common_bytes,
     common_ranks,
+    correctable,
     largest_common_rank,
     spend,
 )
@@ -85,7 +86,8 @@ def random_modules(
     """
     check_names(modules)
     shares = damage_shares((module.name for module in modules), damage)
-    candidates = sorted(affordable(modules, config), key=lambda module: module.name)
+    fitting = correctable(affordable(modules, config), energy_curves, config)
+    candidates = sorted(fitting, key=lambda module: module.name)
     chosen = random.Random(seed).sample(candidates, min(count, len(candidates)))
     while chosen and common_bytes(chosen, config.min_rank, config) > config.budget_bytes:
         chosen.pop()

@@ -18,6 +18,7 @@ from spearhead.quant.allocation.spending import (
     check_names,
     common_bytes,
     common_ranks,
+    correctable,
     spend,
 )
 
@@ -55,16 +56,21 @@ def allocate(
     check_names(modules)
     shares = damage_shares((module.name for module in modules), damage)
     scores = module_scores(modules, shares, config)
-    order = by_score(affordable(modules, config), scores)
+    candidates = by_score(affordable(modules, config), scores)
+    order = correctable(candidates, energy_curves, config)
+    reasons = {module.name: _why_not(module, shares, config) for module in modules}
+    reasons |= {module.name: "the calibration tokens show no error of it" for module in candidates}
     if not order:
-        return _nothing(modules, shares, config)
+        why = _why_nothing(modules, shares, config, candidates)
+        return conclude(
+            modules, config, {}, reasons, selected_count=0, common_rank=0, damage=shares, message=why
+        )
     chosen = order[: _selected_count(order, shares, config)]
     rank = config.min_rank
     left = config.budget_bytes - common_bytes(chosen, rank, config)
     ranks, left = spend(chosen, common_ranks(chosen, rank, config), scores, energy_curves, config, left)
     further, _ = spend(order[len(chosen) :], {}, scores, energy_curves, config, left)
     ranks |= further
-    reasons = {module.name: _why_not(module, shares, config) for module in modules}
     for place, module in enumerate(order):
         reasons[module.name] = _why(place, ranks[module.name], len(chosen))
     return conclude(
@@ -98,23 +104,20 @@ def _selected_count(order: Sequence[ModuleShape], shares: DamageShares, config: 
     return count
 
 
-def _nothing(modules: Sequence[ModuleShape], shares: DamageShares, config: AllocationConfig) -> Allocation:
+def _why_nothing(
+    modules: Sequence[ModuleShape],
+    shares: DamageShares,
+    config: AllocationConfig,
+    candidates: Sequence[ModuleShape],
+) -> str:
+    if shares.effective_count == 0:
+        return "no module is damaged; nothing needs a compensator"
+    if candidates:
+        return "the calibration tokens show no error of any module; give more or other sequences"
     smallest = min((config.bytes_of(module, config.min_rank) for module in modules), default=0)
-    message = (
-        "no module is damaged; nothing needs a compensator"
-        if shares.effective_count == 0
-        else f"the budget of {config.budget_bytes} bytes holds no compensator: the smallest takes {smallest} "
+    return (
+        f"the budget of {config.budget_bytes} bytes holds no compensator: the smallest takes {smallest} "
         f"at rank {config.min_rank}; raise the budget or lower min_rank or factor_bits"
-    )
-    return conclude(
-        modules,
-        config,
-        {},
-        {module.name: _why_not(module, shares, config) for module in modules},
-        selected_count=0,
-        common_rank=0,
-        damage=shares,
-        message=message,
     )
 
 

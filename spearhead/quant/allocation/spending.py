@@ -89,6 +89,17 @@ def affordable(modules: Sequence[ModuleShape], config: AllocationConfig) -> list
     ]
 
 
+def correctable(
+    modules: Sequence[ModuleShape], energy_curves: Mapping[str, EnergyCurve], config: AllocationConfig
+) -> list[ModuleShape]:
+    """Modules whose error the least rank makes smaller.
+
+    Raises:
+        CalibrationError: A curve is missing or gives a number that is not finite.
+    """
+    return [module for module in modules if _removed(module.name, energy_curves, 0, config.min_rank) > 0]
+
+
 def check_names(modules: Sequence[ModuleShape]) -> None:
     """Refuses modules that share a name.
 

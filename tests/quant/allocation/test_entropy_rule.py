@@ -21,8 +21,8 @@ from spearhead.quant.allocation import (
 Case = tuple[list[ModuleShape], dict[str, float], dict[str, EnergyCurve], AllocationConfig]
 
 
-def left_after(half: int, rank: int) -> float:
-    return half / (half + rank)
+def left_after(half: int, rank: int, own_rank: int = 1 << 30) -> float:
+    return half / (half + min(rank, own_rank))
 
 
 @st.composite
@@ -40,7 +40,10 @@ def modules_and_damage(draw: st.DrawFn) -> tuple[list[ModuleShape], dict[str, fl
     # Whole numbers, so that scaling is exact.
     damage = {module.name: float(draw(st.integers(0, 1000))) for module in modules}
     curves: dict[str, EnergyCurve] = {
-        module.name: partial(left_after, draw(st.integers(1, 50))) for module in modules
+        module.name: partial(
+            left_after, draw(st.integers(1, 50)), own_rank=draw(st.sampled_from([0, 2, 9, 99]))
+        )
+        for module in modules
     }
     return modules, damage, curves
 
@@ -96,13 +99,22 @@ def test_the_budget_is_never_exceeded_and_ranks_keep_their_limits(case: Case) ->
 
 @given(cases())
 def test_what_is_left_is_too_little_for_any_further_step(case: Case) -> None:
-    modules, damage, _, config = case
+    modules, damage, curves, config = case
     result = allocate(*case)
     for module in modules:
         rank = result.ranks.get(module.name, 0)
         further = rank + config.rank_quantum if rank else config.min_rank
-        if damage[module.name] and further <= config.rank_limit(module):
+        gain = damage[module.name] * (curves[module.name](rank) - curves[module.name](further))
+        if gain and further <= config.rank_limit(module):
             assert config.bytes_of(module, further) - config.bytes_of(module, rank) > result.unspent_bytes
+
+
+@given(cases())
+def test_every_rank_removes_something(case: Case) -> None:
+    _, _, curves, config = case
+    for name, rank in allocate(*case).ranks.items():
+        before = rank - config.rank_quantum if rank > config.min_rank else 0
+        assert curves[name](before) > curves[name](rank)
 
 
 @given(cases(), st.randoms(use_true_random=False))
@@ -237,6 +249,17 @@ def test_no_damage_is_an_empty_allocation() -> None:
     result = even(equal_shapes(3), [0.0] * 3, budget_bytes=10**6)
     assert not result.ranks
     assert result.message == "no module is damaged; nothing needs a compensator"
+
+
+def test_damage_without_an_error_to_correct_is_an_empty_allocation_that_says_so() -> None:
+    result = allocate(
+        equal_shapes(1), {"000": 1.0}, {"000": lambda _rank: 1.0}, AllocationConfig(budget_bytes=10**6)
+    )
+    assert not result.ranks
+    assert (
+        result.message == "the calibration tokens show no error of any module; give more or other sequences"
+    )
+    assert result.reasons["000"] == "the calibration tokens show no error of it"
 
 
 def test_a_budget_below_the_smallest_compensator_is_an_empty_allocation_that_says_so() -> None:
