@@ -1,4 +1,4 @@
-"""Three real services on a tiny random model, for :mod:`benchmarks.trace_causes`: every one can be hurt."""
+"""Three real services on a tiny random model, for benchmarks about traces: every one can be hurt."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from spearhead.client import AsyncClient
@@ -61,9 +62,30 @@ class DelayProxy:
 
 
 class Stack:
-    """The processes of one stack and what is needed to hurt them."""
+    """The processes of one stack and what is needed to hurt them.
 
-    def __init__(self, folder: Path, model: Path, *, pages: int, running: int) -> None:
+    Args:
+        folder: For logs, traces and orders to misbehave.
+        model: Of both workers.
+        pages: KV pages of the verify service.
+        running: Most requests that run.
+        telemetry: Settings of every service's telemetry; ``None`` = a trace file each in ``folder``.
+
+    Attributes:
+        shutdown_s: From SIGTERM until the last process had ended; 0 while it runs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        model: Path,
+        *,
+        pages: int,
+        running: int,
+        telemetry: Mapping[str, str | float] | None = None,
+    ) -> None:
+        self.shutdown_s = 0.0
+        self._telemetry = telemetry
         self.folder = folder
         self.faults = folder / "faults"
         self.faults.mkdir(parents=True)
@@ -85,12 +107,14 @@ class Stack:
             await self.ready()
             yield self
         finally:
+            asked_s = time.monotonic()
             for process in self._processes.values():
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGCONT)
                     process.send_signal(signal.SIGTERM)
             for process in self._processes.values():
                 await process.wait()
+            self.shutdown_s = time.monotonic() - asked_s
             await self.proxy.close()
 
     async def start(self, name: str) -> None:
@@ -142,8 +166,11 @@ class Stack:
     def _settings(self, name: str) -> dict[str, str | int | float]:
         settings: dict[str, str | int | float] = {
             "server.listen": f"127.0.0.1:{self._ports[name]}",
-            "telemetry.trace_file": str(self.folder / f"{name}.jsonl"),
         }
+        if self._telemetry is None:
+            settings["telemetry.trace_file"] = str(self.folder / f"{name}.jsonl")
+        else:
+            settings |= {f"telemetry.{key}": value for key, value in self._telemetry.items()}
         if name == "scheduler":
             return settings | {
                 "model.tokenizer": str(self._model),
@@ -190,6 +217,11 @@ def make_model(folder: Path) -> Path:
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|end|>", "eos_token": "<|end|>"}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|end|>",
+        "eos_token": "<|end|>",
+        "chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder

@@ -1,9 +1,9 @@
 """Asks the advisory database about every locked dependency of the images.
 
-Usage: audit_dependencies.py [--skip-when-unreachable] [--pip-audit COMMAND]. Exit codes: 0 = every package was
-looked up and none is known to be vulnerable; 1 = some are; 3 = some were not looked up, so nothing is known of
-them: pip-audit itself calls that a success. With --skip-when-unreachable they are printed as SKIPPED with the
-reason, and the exit code is 0.
+Usage: audit_dependencies.py [--skip-when-unreachable] [--pip-audit COMMAND]. Exit codes: 0 = every package
+was looked up and none is known to be vulnerable; 1 = some are; 3 = some were not looked up, so nothing is
+known of them: pip-audit itself calls that a success. With --skip-when-unreachable they are printed as SKIPPED
+with the reason, and the exit code is 0.
 """
 
 import argparse
