@@ -5,6 +5,7 @@ A run that was killed goes on from its folder.
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=2048, help="tokens of a segment")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
-    facts: dict[str, Any] = {**environment()}
+    facts: dict[str, Any] = {
+        **environment(),
+        "command": shlex.join(["python", "-m", "benchmarks.recovery", *sys.argv[1:]]),
+    }
     device = arguments.device
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else facts["machine"]["cpu"]
     lab = Lab(

@@ -1,5 +1,6 @@
 """What is measured: quantisers, budgets, bits of factors, seeds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spearhead.model.checkpoint.factor_codec import FactorBits
@@ -35,19 +36,31 @@ class Size:
         recipe: The calibration that a user would get.
         long_steps: Updates of the best recipe.
         sweep_steps: Updates where many cases are compared.
-        segments: Of each text in sweeps; headline and best cases take all of them. 0 = all.
+        segments: Of each text in sweeps; some headline cases and the best take all of them. 0 = all.
+        whole: Whether any case takes whole texts.
+        bits: Of factors in the headline.
+        budgets: Of the headline.
     """
 
     recipe: CalibrationConfig
     long_steps: int
     sweep_steps: int
     segments: int
+    whole: bool = True
+    bits: Sequence[FactorBits] = FACTOR_BITS
+    budgets: Sequence[float] = (0.01, 0.022)
 
 
 SIZES = {
     "full": Size(recipe=CalibrationConfig.of_recipe("full"), long_steps=2000, sweep_steps=400, segments=24),
     "reduced": Size(
-        recipe=CalibrationConfig.of_recipe("reduced"), long_steps=120, sweep_steps=60, segments=4
+        recipe=CalibrationConfig.of_recipe("reduced"),
+        long_steps=120,
+        sweep_steps=60,
+        segments=8,
+        whole=False,
+        bits=(16,),
+        budgets=(0.01,),
     ),
     # Proves the command, not the numbers.
     "smoke": Size(
@@ -120,12 +133,12 @@ def cases(section: str, size: Size) -> list[Case]:
     long, sweep = size.long_steps, size.sweep_steps
     return {
         "headline": [
-            Case(section="headline", budget=budget, factor_bits=bits, whole_texts=bits == 16)
-            for bits in FACTOR_BITS
-            for budget in (0.01, 0.022)
+            Case(section="headline", budget=budget, factor_bits=bits, whole_texts=bits == 16 and size.whole)
+            for bits in size.bits
+            for budget in size.budgets
         ],
         "best": [
-            Case(section="best", base=base, budget=budget, factor_bits=4, steps=long, whole_texts=True)
+            Case(section="best", base=base, budget=budget, factor_bits=4, steps=long, whole_texts=size.whole)
             for base in BEST_BASES
             for budget in (0.01, 0.022)
         ],
