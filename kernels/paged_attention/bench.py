@@ -25,26 +25,44 @@ PAGE_SIZE = 16
 BOUND = 2e-3  # float16 weights and result
 
 
+_CUDA = torch.device("cuda")
+
+
 def inputs(
-    sequences: int, length: int, rows: int, shape: tuple[int, int, int]
+    sequences: int,
+    length: int,
+    rows: int,
+    shape: tuple[int, int, int],
+    *,
+    dtype: torch.dtype = torch.float16,
+    device: torch.device = _CUDA,
 ) -> tuple[Tensor, Tensor, PagedBatch]:
-    """Random queries, cache and pages."""
+    """Random queries, cache and pages.
+
+    Args:
+        sequences: B.
+        length: Tokens of each, the new ones included.
+        rows: New tokens of each.
+        shape: Query heads, key heads, size of a head.
+        dtype: Of queries and cache.
+        device: Where.
+    """
     heads, kv_heads, head_dim = shape
     pages = -(-length // PAGE_SIZE)
-    table = torch.randperm(sequences * pages, device="cuda", dtype=torch.int32).view(sequences, pages)
-    positions = torch.arange(length - rows, length, device="cuda").repeat(sequences)
+    table = torch.randperm(sequences * pages, device=device, dtype=torch.int32).view(sequences, pages)
+    positions = torch.arange(length - rows, length, device=device).repeat(sequences)
     batch = PagedBatch(
         page_table=table,
-        row_starts=torch.arange(sequences + 1, device="cuda", dtype=torch.int32) * rows,
-        lengths=torch.full((sequences,), length, device="cuda", dtype=torch.int32),
+        row_starts=torch.arange(sequences + 1, device=device, dtype=torch.int32) * rows,
+        lengths=torch.full((sequences,), length, device=device, dtype=torch.int32),
         positions=positions,
         page_size=PAGE_SIZE,
         max_rows=rows,
         max_length=length,
     )
     slots = sequences * pages * PAGE_SIZE
-    cache = torch.randn(slots, 2, kv_heads, head_dim, device="cuda", dtype=torch.float16)
-    query = torch.randn(sequences * rows, heads, head_dim, device="cuda", dtype=torch.float16)
+    cache = torch.randn(slots, 2, kv_heads, head_dim, device=device, dtype=dtype)
+    query = torch.randn(sequences * rows, heads, head_dim, device=device, dtype=dtype)
     return query, cache, batch
 
 

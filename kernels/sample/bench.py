@@ -27,16 +27,19 @@ CASES = ((1, 152_064), (8, 152_064), (64, 152_064), (64, 49_152), (64, 256_000))
 """Rows and vocabulary."""
 
 
-def batch_of(rows: int, law: dict[str, float]) -> SamplingBatch:
+_CUDA = torch.device("cuda")
+
+
+def batch_of(rows: int, law: dict[str, float], device: torch.device = _CUDA) -> SamplingBatch:
     """Rows under one law, each with a seed of its own."""
     floor = math.log(law["min_p"]) if "min_p" in law else torch.finfo(torch.float32).min
     return SamplingBatch(
-        temperature=torch.full((rows,), 0.8, device="cuda"),
-        top_k=torch.full((rows,), int(law.get("top_k", 0)), dtype=torch.int32, device="cuda"),
-        top_p=torch.full((rows,), law.get("top_p", 1.0), dtype=torch.float64, device="cuda"),
-        log_min_p=torch.full((rows,), floor, device="cuda"),
-        seeds=torch.arange(rows, device="cuda"),
-        positions=torch.full((rows,), 1000, device="cuda"),
+        temperature=torch.full((rows,), 0.8, device=device),
+        top_k=torch.full((rows,), int(law.get("top_k", 0)), dtype=torch.int32, device=device),
+        top_p=torch.full((rows,), law.get("top_p", 1.0), dtype=torch.float64, device=device),
+        log_min_p=torch.full((rows,), floor, device=device),
+        seeds=torch.arange(rows, device=device),
+        positions=torch.full((rows,), 1000, device=device),
         filtered=bool(law),
     )
 

@@ -1,15 +1,16 @@
-"""Random products for measurements, and the gate that each kernel passes before it is timed. Needs a GPU."""
+"""Random products for measurements, and the gate that each kernel passes before it is timed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from kernels.compensator import Factors, GpuCompensator, pack_compensators
-from kernels.tuning.timing import rotation
+from kernels.compensator import Factors, GpuCompensator, naive, pack_compensators
+from kernels.tuning.timing import ROTATED_BYTES, rotation
 from kernels.w4a16.layout import TILE_INPUTS, TILE_OUTPUTS, GpuWeight, unpack_gpu
 from kernels.w4a16.shapes import Shape
 
+_MOST_COPIES = 512  # of a small operand: 131 KB each are more than an L2
 # One rounding of the result, weights and codes rounded once where a path does so.
 BOUNDS = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
@@ -32,23 +33,48 @@ class Product:
 
     def inputs(self, rows: int) -> Tensor:
         """Random ``x (rows, K)``."""
-        return torch.randn(rows, self.weights[0].in_features, dtype=self.dtype, device="cuda")
+        weight = self.weights[0]
+        return torch.randn(rows, weight.in_features, dtype=self.dtype, device=weight.words.device)
+
+    def expected(self, x: Tensor, codes: Tensor | None = None) -> Tensor:
+        """float32 product of ``x`` with the first weight, and with codes the first correction."""
+        y = x.float() @ dequantized(self.weights[0]).T
+        if codes is not None:
+            # Zero at first, so that what is added is the correction alone, in the compute type.
+            added = torch.zeros_like(y, dtype=x.dtype)
+            naive.add_correction(added, codes, self.compensators[0])
+            y += added.float()
+        return y
 
 
-def draw(shape: Shape, group_size: int, rank: int, dtype: torch.dtype) -> Product:
-    """Draws a product on the current GPU.
+_CUDA = torch.device("cuda")
+
+
+def draw(
+    shape: Shape,
+    group_size: int,
+    rank: int,
+    dtype: torch.dtype,
+    *,
+    device: torch.device = _CUDA,
+    copies: int | None = None,
+) -> Product:
+    """Draws a product.
 
     Args:
         shape: What to multiply.
         group_size: 0 = per channel.
         rank: Of each projection's gated compensator.
         dtype: Compute type.
+        device: Where.
+        copies: Weights; ``None`` = as many as rotate past the L2.
     """
-    first = _weight(shape, group_size)
-    weights = [first] + [_weight(shape, group_size) for _ in range(rotation(first.nbytes) - 1)]
+    first = _weight(shape, group_size, device)
+    count = rotation(first.nbytes) if copies is None else copies
+    weights = [first] + [_weight(shape, group_size, device) for _ in range(count - 1)]
     return Product(
         weights=weights,
-        compensators=[_compensator(shape, rank, dtype) for _ in weights],
+        compensators=[_compensator(shape, rank, dtype, device) for _ in weights],
         dense=dequantized(first).to(dtype),
         dtype=dtype,
     )
@@ -66,14 +92,20 @@ def relative_error(y: Tensor, expected: Tensor) -> float:
     return float((y.double() - expected.double()).norm() / expected.double().norm())
 
 
-def _weight(shape: Shape, group_size: int) -> GpuWeight:
+def cold(compensator: GpuCompensator) -> list[GpuCompensator]:
+    """Copies of A that rotate past the L2, as the layers between two uses of it push it out."""
+    copies = min(-(-ROTATED_BYTES // compensator.a.nbytes), _MOST_COPIES)
+    return [compensator] + [replace(compensator, a=compensator.a.clone()) for _ in range(copies - 1)]
+
+
+def _weight(shape: Shape, group_size: int, device: torch.device) -> GpuWeight:
     """Random words are random codes, so nothing needs to be packed."""
     blocks, chunks = -(-shape.out_features // TILE_OUTPUTS), -(-shape.in_features // TILE_INPUTS)
     groups = -(-chunks * TILE_INPUTS // group_size) if group_size else 1
     size = blocks, chunks, TILE_OUTPUTS, TILE_INPUTS // 8
     return GpuWeight(
-        words=torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device="cuda"),
-        scales=(torch.rand(groups, blocks * TILE_OUTPUTS, device="cuda") / 100 + 0.005).half(),
+        words=torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device=device),
+        scales=(torch.rand(groups, blocks * TILE_OUTPUTS, device=device) / 100 + 0.005).half(),
         bias=None,
         out_features=shape.out_features,
         in_features=shape.in_features,
@@ -81,9 +113,9 @@ def _weight(shape: Shape, group_size: int) -> GpuWeight:
     )
 
 
-def _compensator(shape: Shape, rank: int, dtype: torch.dtype) -> GpuCompensator:
+def _compensator(shape: Shape, rank: int, dtype: torch.dtype, device: torch.device) -> GpuCompensator:
     def normal(*size: int) -> Tensor:
-        return torch.randn(*size, device="cuda")
+        return torch.randn(*size, device=device)
 
     factors = [
         Factors(

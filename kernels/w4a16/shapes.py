@@ -1,4 +1,4 @@
-"""The products of real models, by name: what benchmarks and tuning run over."""
+"""The dimensions of real models, by name: what benchmarks and tuning run over."""
 
 from dataclasses import dataclass
 
@@ -23,24 +23,86 @@ class Shape:
         return sum(self.outputs)
 
 
-def _layer(
-    hidden: int, heads: int, kv_heads: int, head_dim: int, intermediate: int, ranks: int = 1
-) -> tuple[Shape, ...]:
-    query, key = heads * head_dim // ranks, kv_heads * head_dim // ranks
-    inner = intermediate // ranks
-    return (
-        Shape(name="qkv", outputs=(query, key, key), in_features=hidden),
-        Shape(name="o", outputs=(hidden,), in_features=query),
-        Shape(name="gate_up", outputs=(inner, inner), in_features=hidden),
-        Shape(name="down", outputs=(hidden,), in_features=inner),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """The dimensions of a decoder, as one GPU of ``tensor_parallel_size`` sees it.
+
+    Attributes:
+        hidden_size: Width of the residual stream.
+        intermediate_size: Width of the MLP, on all GPUs.
+        layer_count: Layers.
+        head_count: Query heads, on all GPUs.
+        kv_head_count: Key and value heads, on all GPUs.
+        head_dim: Of one head.
+        vocab_size: Rows of the head, on all GPUs.
+        tensor_parallel_size: GPUs that share each layer.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    layer_count: int
+    head_count: int
+    kv_head_count: int
+    head_dim: int
+    vocab_size: int
+    tensor_parallel_size: int = 1
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Query and key heads of one GPU."""
+        return self.head_count // self.tensor_parallel_size, self.kv_head_count // self.tensor_parallel_size
+
+    @property
+    def products(self) -> tuple[Shape, ...]:
+        """The four products of a layer, on one GPU."""
+        query, key = (count * self.head_dim for count in self.heads)
+        inner, hidden = self.intermediate_size // self.tensor_parallel_size, self.hidden_size
+        return (
+            Shape(name="qkv", outputs=(query, key, key), in_features=hidden),
+            Shape(name="o", outputs=(hidden,), in_features=query),
+            Shape(name="gate_up", outputs=(inner, inner), in_features=hidden),
+            Shape(name="down", outputs=(hidden,), in_features=inner),
+        )
 
 
 MODELS = {
-    "smollm2": _layer(576, 9, 3, 64, 1536),
-    "8b": _layer(4096, 32, 8, 128, 14336),
-    "13b": _layer(5120, 40, 40, 128, 13824),
-    "70b-tp2": _layer(8192, 64, 8, 128, 28672, ranks=2),
+    "smollm2": ModelShape(
+        hidden_size=576,
+        intermediate_size=1536,
+        layer_count=30,
+        head_count=9,
+        kv_head_count=3,
+        head_dim=64,
+        vocab_size=49152,
+    ),
+    "8b": ModelShape(
+        hidden_size=4096,
+        intermediate_size=14336,
+        layer_count=32,
+        head_count=32,
+        kv_head_count=8,
+        head_dim=128,
+        vocab_size=128256,
+    ),
+    "13b": ModelShape(
+        hidden_size=5120,
+        intermediate_size=13824,
+        layer_count=40,
+        head_count=40,
+        kv_head_count=40,
+        head_dim=128,
+        vocab_size=32000,
+    ),
+    "70b-tp2": ModelShape(
+        hidden_size=8192,
+        intermediate_size=28672,
+        layer_count=80,
+        head_count=64,
+        kv_head_count=8,
+        head_dim=128,
+        vocab_size=128256,
+        tensor_parallel_size=2,
+    ),
 }
 
 
@@ -53,4 +115,4 @@ def shapes_of(names: str) -> list[tuple[str, Shape]]:
     unknown = [name for name in names.split(",") if name not in MODELS]
     if unknown:
         raise ValueError(f"no model {unknown[0]!r}; known: {', '.join(MODELS)}")
-    return [(name, shape) for name in names.split(",") for shape in MODELS[name]]
+    return [(name, shape) for name in names.split(",") for shape in MODELS[name].products]

@@ -27,14 +27,14 @@ def test_splits_stay_within_the_chunks_of_k(shape):
 
 
 def test_products_have_the_sizes_of_their_models():
-    sizes = {shape.name: (shape.out_features, shape.in_features) for shape in MODELS["8b"]}
+    sizes = {shape.name: (shape.out_features, shape.in_features) for shape in MODELS["8b"].products}
     assert sizes == {
         "qkv": (6144, 4096),
         "o": (4096, 4096),
         "gate_up": (28672, 4096),
         "down": (4096, 14336),
     }
-    halves = {shape.name: (shape.out_features, shape.in_features) for shape in MODELS["70b-tp2"]}
+    halves = {shape.name: (shape.out_features, shape.in_features) for shape in MODELS["70b-tp2"].products}
     assert (halves["down"], halves["qkv"]) == ((8192, 14336), (5120, 8192))
 
 

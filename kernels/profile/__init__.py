@@ -1,0 +1,1 @@
+"""Measures the kernels of one model and writes its latency table, offline: ``python -m kernels.profile``."""

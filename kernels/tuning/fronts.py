@@ -1,0 +1,75 @@
+"""The kernel in front of each product of a layer, which computes the codes of its compensators on the way."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.compensator import GpuCompensator
+from kernels.compensator.gpu import gated_codes
+from kernels.producer import code_workspace
+from kernels.rms_norm import rms_norm
+from kernels.silu_mul import silu_mul
+from kernels.w4a16.shapes import Shape
+from kernels.w4a16.workspace import Workspace
+
+FRONTS = {"qkv": "rms_norm", "o": "codes", "gate_up": "rms_norm", "down": "silu_mul"}
+"""By product. In front of the attention's output stands attention, whose form follows the load: there codes
+take a launch of their own."""
+EPS = 1e-5
+_TILE_ROWS = 1  # as the decoder pins it, so that bits do not depend on the batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """What the kernel in front hands to the product.
+
+    Attributes:
+        x: ``(M, K)``, the product's input.
+        codes: float32 ``(M, S R)``; ``None`` without a compensator.
+    """
+
+    x: Tensor
+    codes: Tensor | None
+
+
+class Front:
+    """Runs the kernel in front of one product on random input; owns its scratch memory.
+
+    Args:
+        shape: The product.
+        code_width: Most codes a row.
+        rows: Most rows.
+        dtype: Compute type.
+        device: Where.
+    """
+
+    def __init__(
+        self, shape: Shape, *, code_width: int, rows: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        columns = shape.in_features
+        self.op = FRONTS[shape.name]
+        width = 2 * columns if self.op == "silu_mul" else columns
+        self._x, self._residual = torch.randn(2, rows, width, dtype=dtype, device=device)
+        self._norm = torch.rand(columns, dtype=dtype, device=device) + 0.5
+        self._codes = code_workspace(rows, columns, code_width, device)
+        row_tiles = -(-rows // 16)
+        self._scratch = Workspace(
+            device,
+            partials=code_width * 32 * row_tiles * 16,
+            counters=max(code_width // 16 * row_tiles, 1),
+        )
+
+    def run(self, rows: int, compensator: GpuCompensator | None) -> Produced:
+        """The kernel on the first ``rows`` rows, with codes or without."""
+        x = self._x[:rows]
+        if self.op == "rms_norm":
+            normed = rms_norm(
+                x, self._norm, EPS, self._residual[:rows], compensator, self._codes, tile_rows=_TILE_ROWS
+            )
+            return Produced(x=normed.y, codes=normed.codes)
+        if self.op == "silu_mul":
+            activated = silu_mul(x, compensator, self._codes, tile_rows=_TILE_ROWS)
+            return Produced(x=activated.y, codes=activated.codes)
+        codes = None if compensator is None else gated_codes(x, compensator, self._scratch)
+        return Produced(x=x, codes=codes)
