@@ -138,11 +138,15 @@ class Placement:
                 continue
             if not any(space.open for space in spaces):
                 return
+            if not self._requests.callers.may_run(request):
+                request.trace.waits_for("caller_limit")  # It keeps no place free: others may overtake it.
+                continue
             self._place(request, [space for space in spaces if _fits(request, space.place)], now_s)
 
     def wanted(self, place: Place) -> bool:
         """Whether a request waits that could run at ``place``."""
-        return any(_fits(request, place) for request in self._requests.waiting)
+        may_run = self._requests.callers.may_run
+        return any(may_run(request) and _fits(request, place) for request in self._requests.waiting)
 
     def leave(self, place: Place, now_s: float) -> None:
         """A place was lost: its requests go to others; who finds none rests there until it returns."""

@@ -12,6 +12,7 @@ from scheduler_service.speculation import SpeculationLog
 from scheduler_service.tracing import RequestTrace
 from scheduler_service.validation import MAX_DRAFT_TOKENS
 from scheduler_service.wire import worker_precision, worker_sampling
+from spearhead.rpc.caller import ANONYMOUS, Caller
 
 
 class WorkerSequence:
@@ -73,6 +74,7 @@ class Request:
         trace: Its spans.
         deadline_s: Monotonic time by which it must end; ``None`` = no deadline.
         target: What the verify service served when it began.
+        caller: Whose it is.
 
     Attributes:
         prompt_length: Tokens in the prompt.
@@ -92,6 +94,7 @@ class Request:
         trace: RequestTrace,
         deadline_s: float | None,
         target: Target,
+        caller: Caller = ANONYMOUS,
     ) -> None:
         self.spec = spec
         self.sequence_id = sequence_id
@@ -104,6 +107,7 @@ class Request:
         self.max_length = spec.max_length
         self.draft_cap = MAX_DRAFT_TOKENS if spec.max_draft_tokens is None else spec.max_draft_tokens
         self.target = target
+        self.caller = caller
         self.token_ids = list(spec.prompt_token_ids)
         self.verify = WorkerSequence()
         self.draft = WorkerSequence()

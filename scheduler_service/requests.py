@@ -1,9 +1,10 @@
 """All living requests of the scheduler, and who of them runs where."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from scheduler_service.admission import WaitingQueue
+from scheduler_service.callers import Callers
 from scheduler_service.request import Request
 from scheduler_service.roster import Roster
 from spearhead.errors import RequestExists
@@ -22,13 +23,18 @@ class Host(Protocol):
 class Requests:
     """Every living request, in exactly one place: the queue, or one host.
 
+    Args:
+        on_room: Called when a request may run that had to wait for another one of its caller.
+
     Attributes:
         waiting: Those that wait.
+        callers: Who has how many of them.
         roster: Their numbers, as columns.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_room: Callable[[], None] = lambda: None) -> None:
         self.waiting = WaitingQueue()
+        self.callers = Callers(on_room)
         self.roster = Roster()
         self._by_id: dict[str, Request] = {}
         self._hosts: dict[int, Host] = {}  # By sequence id.
@@ -61,12 +67,14 @@ class Requests:
             )
         self._by_id[request.request_id] = request
         self.roster.enter(request)
+        self.callers.waits(request)
         return self.waiting.push(request, aging_s)
 
     def start(self, request: Request, host: Host) -> None:
         """Moves a waiting request to a host."""
         waited = self.waiting.discard(request)
         assert waited
+        self.callers.runs(request)
         self._hosts[request.sequence_id] = host
         host.enter(request)
 
@@ -85,6 +93,7 @@ class Requests:
             How many wait before it.
         """
         self._hosts.pop(request.sequence_id).leave(request)
+        self.callers.put_back(request)
         request.verify.restart()
         request.draft.restart()
         return self.waiting.push(request, aging_s)
@@ -98,6 +107,7 @@ class Requests:
             self.waiting.discard(request)
         else:
             host.leave(request)
+        self.callers.ended(request, ran=host is not None)
         self.roster.leave(request)
 
     def check_integrity(self, running: Iterable[Request]) -> None:
@@ -112,4 +122,7 @@ class Requests:
         assert len(runs) == len(set(runs)) == len(self._hosts), "a request runs in two places"
         assert waits.union(runs) == self._by_id.keys(), "a request is neither waiting nor running"
         self.roster.check_integrity(list(self._by_id.values()))
+        self.callers.check_integrity(
+            waiting=list(self.waiting), running=[r for r in self._by_id.values() if self.runs(r)]
+        )
         assert self.waiting.token_count == sum(request.prompt_length for request in self.waiting)

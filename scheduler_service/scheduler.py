@@ -12,6 +12,7 @@ from opentelemetry.trace import Span
 from scheduler_service.accounting import Accounting
 from scheduler_service.addresses import Addresses, Resolve, Shared
 from scheduler_service.admission import QueueLimits
+from scheduler_service.caller_metrics import CallerMetrics
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.delivery import OutputChannel
 from scheduler_service.engine import Engine
@@ -30,6 +31,7 @@ from scheduler_service.tracing import RequestTrace, WallClock
 from scheduler_service.validation import RequestLimits
 from scheduler_service.wire import RETRY_AFTER_S
 from spearhead.errors import NotReady
+from spearhead.rpc.caller import ANONYMOUS, Caller
 from spearhead.telemetry import Telemetry
 from spearhead.tokenizer import IncrementalDetokenizer, Tokenizer
 
@@ -84,7 +86,8 @@ class Scheduler:
         self._links = LinkFactory(
             config.limits, tokenizer.hash, table, self._metrics, on_change=self._worker_changed
         )
-        self.requests = Requests()
+        self.requests = Requests(on_room=lambda: self.pool.wake())
+        telemetry.registry.register(CallerMetrics(self.requests.callers))
         self._lifecycle = Lifecycle(self.requests, self._metrics, aging_s=config.policy.aging_s)
         engines: list[Engine] = []
         self._placement = Placement(
@@ -145,8 +148,8 @@ class Scheduler:
         """From now on the load says that the server drains."""
         self._draining = True
 
-    def limits(self) -> RequestLimits:
-        """What a request may ask for.
+    def limits(self, caller: Caller = ANONYMOUS) -> RequestLimits:
+        """What a request may ask for, and what one of this caller gets that asks for nothing.
 
         Raises:
             NotReady: Every verify service is away.
@@ -154,27 +157,39 @@ class Scheduler:
         model = self.target.model
         if not self.ready:
             raise NotReady(self.pool.problem, retry_after_s=RETRY_AFTER_S)
+        most_tokens, most_priority = caller.limits.max_output_tokens, caller.limits.max_priority
+        default_tokens = self._config.limits.default_max_tokens
         return RequestLimits(
             vocab_size=self._tokenizer.vocab_size,
             context_length=model.context_length,
             eos_token_ids=frozenset(model.eos_token_ids or self._tokenizer.eos_token_ids),
             max_prompt_bytes=self._config.limits.max_prompt_bytes,
-            default_max_tokens=self._config.limits.default_max_tokens,
+            default_max_tokens=default_tokens if most_tokens is None else min(default_tokens, most_tokens),
+            default_priority=0 if most_priority is None else min(0, most_priority),
             kv_page_size=model.kv_page_size,
             kv_page_count=model.kv_page_count,
             keeps_itl=self._table is not None,
         )
 
-    def check_room(self) -> None:
+    def check_room(self, caller: Caller = ANONYMOUS) -> None:
         """Refuses early, before a prompt is tokenised.
 
         Raises:
             Overloaded: Too many requests wait.
+            QuotaExceeded: Too many of this caller, or it sends too fast.
         """
-        self.requests.waiting.check_room(self._free_places(), self._queue_limits())
+        free_places = self._free_places()
+        self.requests.waiting.check_room(free_places, self._queue_limits())
+        self.requests.callers.check(caller, free_places=free_places, now_s=time.monotonic())
 
     def submit(
-        self, spec: GenerationSpec, *, arrival_s: float, deadline_s: float | None, server_span: Span
+        self,
+        spec: GenerationSpec,
+        *,
+        arrival_s: float,
+        deadline_s: float | None,
+        server_span: Span,
+        caller: Caller = ANONYMOUS,
     ) -> Request:
         """Lets a request wait for its turn; its output comes through ``request.channel``.
 
@@ -183,12 +198,16 @@ class Scheduler:
             arrival_s: Monotonic time of its arrival.
             deadline_s: Monotonic time by which it must end; ``None`` = no deadline.
             server_span: The span of its RPC.
+            caller: Whose it is.
 
         Raises:
             RequestExists: Its id is taken.
             Overloaded: There is no room.
+            QuotaExceeded: The caller may not have it.
         """
-        self.requests.waiting.check_fits(spec, self._free_places(), self._queue_limits())
+        free_places = self._free_places()
+        self.requests.waiting.check_fits(spec, free_places, self._queue_limits())
+        self.requests.callers.admit(caller, spec, free_places=free_places, now_s=time.monotonic())
         request = Request(
             spec,
             sequence_id=next(self._sequence_ids),
@@ -204,9 +223,10 @@ class Scheduler:
             trace=RequestTrace(self._tracer, server_span, self._clock),
             deadline_s=deadline_s,
             target=self.target.target,
+            caller=caller,
         )
         self._lifecycle.add(request)
-        request.trace.describe(spec, self.target.model.model)
+        request.trace.describe(spec, self.target.model.model, caller=caller.name)
         self.pool.wake()
         return request
 

@@ -21,6 +21,7 @@ from scheduler_service.scheduler import Scheduler
 from scheduler_service.spec import GenerationSpec
 from scheduler_service.validation import check_request, resolve
 from spearhead.errors import DeadlineExceeded, InvalidRequest, RequestExists
+from spearhead.rpc.caller import Caller, current_caller
 from spearhead.tokenizer import SHORT_TEXT, Tokenizer
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc
 
@@ -117,11 +118,15 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         arrival_s: float,
         deadline_s: float | None,
     ) -> None:
-        request_id = message.request_id or uuid.uuid4().hex
+        request_id, caller = message.request_id or uuid.uuid4().hex, current_caller()
         with self._arrival(request_id):
-            spec = await self._intake(message, request_id)
+            spec = await self._intake(message, request_id, caller)
             request = self._scheduler.submit(
-                spec, arrival_s=arrival_s, deadline_s=deadline_s, server_span=trace.get_current_span()
+                spec,
+                arrival_s=arrival_s,
+                deadline_s=deadline_s,
+                server_span=trace.get_current_span(),
+                caller=caller,
             )
             if self._arriving[request_id]:
                 self._scheduler.abort(request_id)
@@ -145,10 +150,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         finally:
             del self._arriving[request_id]
 
-    async def _intake(self, message: scheduler_pb2.GenerateRequest, request_id: str) -> GenerationSpec:
-        limits = self._scheduler.limits()
+    async def _intake(
+        self, message: scheduler_pb2.GenerateRequest, request_id: str, caller: Caller
+    ) -> GenerationSpec:
+        limits = self._scheduler.limits(caller)
         check_request(message, limits)
-        self._scheduler.check_room()
+        self._scheduler.check_room(caller)
         prompt_token_ids = await self._tokenise(message)
         return resolve(
             message, prompt_token_ids, limits, request_id=request_id, random_seed=secrets.randbits(64)

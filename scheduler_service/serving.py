@@ -26,7 +26,11 @@ async def serve(config: SchedulerConfig) -> None:
     telemetry = Telemetry.start("scheduler_service", config.telemetry)
     try:
         server = Server(
-            config.server, service_names=[SERVICE], telemetry=telemetry, drain_methods=DRAIN_METHODS
+            config.server,
+            service_names=[SERVICE],
+            telemetry=telemetry,
+            drain_methods=DRAIN_METHODS,
+            keeps_limits=True,
         )
         changed = asyncio.Event()
         scheduler = Scheduler(config, tokenizer, telemetry, table=table, on_change=changed.set)

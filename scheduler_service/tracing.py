@@ -78,8 +78,8 @@ class RequestTrace:
         """What the request is doing: ``queue``, ``prefill`` or ``decode``."""
         return self._segment_name
 
-    def describe(self, spec: GenerationSpec, model: str) -> None:
-        """Puts the request's parameters on the RPC's span. Never its text."""
+    def describe(self, spec: GenerationSpec, model: str, *, caller: str) -> None:
+        """Puts the request's parameters and the name of its caller on the RPC's span. Never its text."""
         if not self.recording:
             return
         sampling = spec.sampling
@@ -98,6 +98,7 @@ class RequestTrace:
                 "gen_ai.response.model": model,
                 "gen_ai.usage.input_tokens": len(spec.prompt_token_ids),
                 "spearhead.request.id": spec.request_id,
+                "spearhead.caller": caller,
             }
         )
 
@@ -132,7 +133,11 @@ class RequestTrace:
             self._draft_workers.append(worker)
 
     def waits_for(self, reason: str) -> None:
-        """Names what a waiting request waits for: ``slots``, ``kv_blocks`` or ``worker_lost``."""
+        """Names what a waiting request waits for.
+
+        Args:
+            reason: ``slots``, ``kv_blocks``, ``caller_limit`` or ``worker_lost``.
+        """
         self._set({"spearhead.queue.reason": reason})
 
     def rest(self, now_s: float, reason: str) -> None:

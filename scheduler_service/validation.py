@@ -40,6 +40,7 @@ class RequestLimits:
         default_max_tokens: ``max_tokens`` of a request that names none.
         kv_page_size: Tokens in one KV page of the target.
         kv_page_count: KV pages of the target in all.
+        default_priority: ``priority`` of a request that names none.
         keeps_itl: Steps are planned with measured latencies, so that a time between tokens can be kept.
     """
 
@@ -50,6 +51,7 @@ class RequestLimits:
     default_max_tokens: int
     kv_page_size: int
     kv_page_count: int
+    default_priority: int = 0
     keeps_itl: bool = True
 
 
@@ -127,7 +129,7 @@ def resolve(
         precision=_PRECISIONS[request.precision],
         itl_slo_s=slo.itl_ms / 1e3 if slo.HasField("itl_ms") else None,
         ttft_slo_s=slo.ttft_ms / 1e3 if slo.HasField("ttft_ms") else None,
-        priority=request.priority,
+        priority=request.priority if request.HasField("priority") else limits.default_priority,
         logprob_count=sampling.logprobs if sampling.HasField("logprobs") else None,
         chat=request.HasField("chat"),
     )

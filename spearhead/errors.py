@@ -80,6 +80,10 @@ class Overloaded(SpearheadError):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+class QuotaExceeded(Overloaded):
+    """More than the caller's bearer token allows, whatever room the server has."""
+
+
 class SlowReader(Overloaded):
     """The client does not read its stream; what was generated for it can be kept no longer."""
 
@@ -134,8 +138,8 @@ _BY_REASON: dict[str, type[SpearheadError]] = {
     cls("").reason: cls
     for cls in (
         SpearheadError, InvalidRequest, SequenceNotFound, RequestExists, CacheMiss, PrecisionUnavailable,
-        ModelMismatch, Overloaded, SlowReader, NotReady, RankFailure, DeadlineExceeded, Cancelled,
-        Unauthenticated,
+        ModelMismatch, Overloaded, QuotaExceeded, SlowReader, NotReady, RankFailure, DeadlineExceeded,
+        Cancelled, Unauthenticated,
     )
 }  # fmt: skip
 

@@ -2,36 +2,41 @@
 
 import hmac
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spearhead.errors import ConfigError, Unauthenticated
+from spearhead.rpc.caller import Caller, set_current_caller
 from spearhead.rpc.calls import Call, Proceed
 from spearhead.rpc.health import HEALTH_SERVICE
+from spearhead.rpc.token_lines import parse_tokens
 
 _logger = logging.getLogger("spearhead.rpc")
 
 
 class TokenFile:
-    """The tokens in a file, one a line; blank lines and lines that start with ``#`` do not count.
+    """The tokens in a file, one a line, as :func:`~spearhead.rpc.token_lines.parse_tokens` reads it.
 
     The file is read again whenever it has changed. While it cannot be read, the tokens known last stay
     valid; an empty file lets nobody in. Tokens appear in no message and no log.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, with_limits: bool = True) -> None:
         """Reads the file.
 
         Args:
             path: The file.
+            with_limits: The file may set limits for its tokens.
 
         Raises:
-            ConfigError: It cannot be read, is empty, or holds a token that is not printable ASCII.
+            ConfigError: It cannot be read, is empty, or holds a line that cannot be understood.
         """
         self._path = path
+        self._with_limits = with_limits
         try:
             self._version = _version(path)
-            self._tokens = _parse(path)
+            self._tokens = self._read()
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"token file {path} cannot be used: {error}; put one token on each line"
@@ -39,26 +44,32 @@ class TokenFile:
         if not self._tokens:
             raise ConfigError(f"token file {path} is empty; put one token on each line")
 
-    def accepts(self, authorization: str) -> bool:
-        """Whether an ``authorization`` header holds a valid token; takes the same time for any wrong one."""
+    def caller(self, authorization: str) -> Caller | None:
+        """Whose token an ``authorization`` header holds; takes the same time for any wrong one.
+
+        Returns:
+            ``None`` when it holds no valid token.
+        """
         scheme, _, token = authorization.partition(" ")
         presented = token.encode()
-        found = False
-        for known in self._current():
-            found |= hmac.compare_digest(presented, known)
-        return found and scheme.lower() == "bearer"
+        found = None
+        for known, caller in self._current().items():
+            found = caller if hmac.compare_digest(presented, known) else found
+        return found if scheme.lower() == "bearer" else None
 
     def first(self) -> str:
         """The token that a client presents; empty when the file has become empty."""
-        tokens = self._current()
-        return tokens[0].decode() if tokens else ""
+        return next((token.decode() for token in self._current()), "")
 
-    def _current(self) -> tuple[bytes, ...]:
+    def _read(self) -> Mapping[bytes, Caller]:
+        return parse_tokens(self._path.read_bytes(), with_limits=self._with_limits)
+
+    def _current(self) -> Mapping[bytes, Caller]:
         try:
             version = _version(self._path)
             if version != self._version:
                 self._version = version
-                self._tokens = _parse(self._path)
+                self._tokens = self._read()
                 _logger.info("token file %s has changed: %d tokens", self._path, len(self._tokens))
         except (OSError, ValueError) as error:
             if self._version is not None:
@@ -74,16 +85,11 @@ def _version(path: Path) -> tuple[int, int, int] | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _parse(path: Path) -> tuple[bytes, ...]:
-    lines = [line.strip() for line in path.read_bytes().splitlines()]
-    tokens = tuple(line for line in lines if line and not line.startswith(b"#"))
-    if any(not 0x21 <= byte <= 0x7E for token in tokens for byte in token):
-        raise ValueError("a token holds a character that is not printable ASCII")
-    return tokens
-
-
 class AuthLayer:
-    """Lets a call in when it has a valid token. Health is open to everybody, so that probes need none."""
+    """Lets a call in when it has a valid token, and says whose call it is.
+
+    Health is open to everybody, so that probes need no token.
+    """
 
     def __init__(self, tokens: TokenFile) -> None:
         """Takes the tokens.
@@ -95,11 +101,12 @@ class AuthLayer:
 
     async def __call__(self, call: Call, proceed: Proceed) -> Any:
         """Runs the call, or raises :class:`Unauthenticated`."""
-        if call.service != HEALTH_SERVICE and not self._tokens.accepts(
-            call.metadata.get("authorization", "")
-        ):
-            raise Unauthenticated(
-                "this server wants a bearer token and the call has no valid one; set token_file to a file "
-                "with a token that the server knows"
-            )
+        if call.service != HEALTH_SERVICE:
+            caller = self._tokens.caller(call.metadata.get("authorization", ""))
+            if caller is None:
+                raise Unauthenticated(
+                    "this server wants a bearer token and the call has no valid one; set token_file to a "
+                    "file with a token that the server knows"
+                )
+            set_current_caller(caller)
         return await proceed()

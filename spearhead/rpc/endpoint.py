@@ -27,7 +27,8 @@ class EndpointConfig:
         tls_certificate: PEM certificate chain; turns TLS on, together with ``tls_key``.
         tls_key: PEM private key.
         tls_client_ca: PEM certificates of those who sign client certificates; turns mutual TLS on.
-        token_file: One bearer token a line. Read again when the file changes.
+        token_file: One bearer token a line, as :mod:`spearhead.rpc.token_lines` reads it. Read again when
+            the file changes.
         health_listen: Second, plaintext address that serves ``grpc.health.v1`` alone, for probes that speak
             no TLS.
         max_message_bytes: Largest message, either way.

@@ -41,7 +41,7 @@ class Server:
     def __init__(
         self, endpoint: EndpointConfig, *, service_names: Sequence[str], telemetry: Telemetry,
         worker_stream_methods: frozenset[str] = WORKER_STREAM_METHODS,
-        drain_methods: frozenset[str] = frozenset(),
+        drain_methods: frozenset[str] = frozenset(), keeps_limits: bool = False,
     ) -> None:  # fmt: skip
         """Reads certificates and tokens; binds nothing yet.
 
@@ -51,6 +51,8 @@ class Server:
             telemetry: Where spans and metrics go.
             worker_stream_methods: ``package.Service/Method`` of streams without a span for their whole life.
             drain_methods: ``package.Service/Method`` of short calls that are answered while draining too.
+            keeps_limits: The servicers keep the limits of :func:`~spearhead.rpc.caller.current_caller`;
+                otherwise a token file that sets some is refused.
 
         Raises:
             ConfigError: A certificate, key or token file cannot be used.
@@ -66,7 +68,7 @@ class Server:
         )
         layers: list[Layer] = [spans, error_layer, self._calls]
         if endpoint.token_file:
-            layers.append(AuthLayer(TokenFile(endpoint.token_file)))
+            layers.append(AuthLayer(TokenFile(endpoint.token_file, with_limits=keeps_limits)))
         options = server_options(endpoint)
         self.grpc_server = grpc.aio.server(interceptors=[LayerInterceptor(layers)], options=options)
         self._servers = [self.grpc_server]

@@ -116,19 +116,19 @@ async def test_tokens_rotate_without_a_restart_on_both_sides(serve, token_file, 
 def test_a_file_that_becomes_unreadable_keeps_its_last_tokens_and_says_so_once(token_file, caplog):
     tokens = TokenFile(token_file)
     token_file.unlink()
-    assert tokens.accepts(f"Bearer {TOKEN}")
-    assert tokens.accepts(f"Bearer {TOKEN}")
+    assert tokens.caller(f"Bearer {TOKEN}")
+    assert tokens.caller(f"Bearer {TOKEN}")
     assert len(caplog.records) == 1
     token_file.write_text("next-token")
-    assert not tokens.accepts(f"Bearer {TOKEN}")
-    assert tokens.accepts("Bearer next-token")
+    assert not tokens.caller(f"Bearer {TOKEN}")
+    assert tokens.caller("Bearer next-token")
 
 
 def test_a_file_that_becomes_empty_lets_nobody_in(token_file):
     tokens = TokenFile(token_file)
     replace(token_file, "")
-    assert not tokens.accepts(f"Bearer {TOKEN}")
-    assert not tokens.accepts("Bearer ")
+    assert not tokens.caller(f"Bearer {TOKEN}")
+    assert not tokens.caller("Bearer ")
 
 
 @pytest.mark.parametrize("content", [None, "", "# only a comment\n", "zwölf\n", "two words\n"])
@@ -152,3 +152,19 @@ async def test_no_token_ever_reaches_a_log_or_an_error(serve, token_file, caplog
     assert "has changed: 1 tokens" in caplog.text
     shown = caplog.text + str(raised.value)
     assert not any(secret in shown for secret in (TOKEN, "first-token", "next-token"))
+
+
+async def test_a_service_that_keeps_no_limits_refuses_a_file_that_sets_some(serve, token_file):
+    replace(token_file, f"{TOKEN} name=team-a max_running=2\n")
+    with pytest.raises(errors.ConfigError, match="line 1: this service keeps no limits") as raised:
+        await serve(token_file=token_file)
+    assert TOKEN not in raised.value.message
+
+
+def test_a_rotation_to_lines_that_cannot_be_understood_keeps_the_last_tokens(token_file, caplog):
+    tokens = TokenFile(token_file)
+    replace(token_file, f"{TOKEN}-new name=team-a max_running=many\n")
+    assert tokens.caller(f"Bearer {TOKEN}") is not None
+    assert tokens.caller(f"Bearer {TOKEN}-new") is None
+    assert "max_running is 'many'" in caplog.text
+    assert TOKEN not in caplog.text

@@ -311,6 +311,7 @@ async def run_stack(
         service_names=[SERVICE],
         telemetry=telemetry,
         drain_methods=DRAIN_METHODS,
+        keeps_limits=True,
     )
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
         SchedulerServicer(scheduler, tokenizer, config), public.grpc_server
