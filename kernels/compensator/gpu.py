@@ -24,26 +24,29 @@ def slice_size(in_features: int) -> int:
     return 128 * max(2, -(-in_features // (128 * MAX_SLICES)))
 
 
-def gated_codes(x: Tensor, compensator: GpuCompensator, scratch: Scratch) -> Tensor:
+def gated_codes(
+    x: Tensor, compensator: GpuCompensator, scratch: Scratch, out: Tensor | None = None
+) -> Tensor:
     """``gate(A x) * A x`` of every projection.
 
     Args:
         x: ``(M, K)`` in the compensator's type, contiguous; M may be 0.
         compensator: Of S projections.
         scratch: Not used by another launch that may run at once.
+        out: Contiguous float32 ``(M, S R)`` to fill; ``None`` = a new one.
 
     Returns:
         float32 ``(M, S R)``.
 
     Raises:
-        ValueError: ``x`` does not fit.
+        ValueError: ``x`` or ``out`` does not fit.
     """
     segments, rank, inputs = compensator.a.shape
     if x.dtype != compensator.a.dtype or x.ndim != 2 or x.shape[1] != inputs or not x.is_contiguous():
         raise ValueError(
             f"x must be contiguous {compensator.a.dtype} (M, {inputs}); got {x.dtype} {tuple(x.shape)}"
         )
-    codes = torch.empty(len(x), segments * rank, dtype=torch.float32, device=x.device)
+    codes = _room(out, (len(x), segments * rank), x.device)
     if not len(x):
         return codes
     size, gate = slice_size(inputs), compensator.gate
@@ -67,3 +70,14 @@ def gated_codes(x: Tensor, compensator: GpuCompensator, scratch: Scratch) -> Ten
         num_warps=4,
     )
     return codes
+
+
+def _room(out: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
+    if out is None:
+        return torch.empty(shape, dtype=torch.float32, device=device)
+    if out.shape != shape or out.dtype != torch.float32 or not out.is_contiguous() or out.device != device:
+        raise ValueError(
+            f"out must be contiguous float32 {shape} on {device}; got {out.dtype} {tuple(out.shape)} "
+            f"on {out.device}"
+        )
+    return out
