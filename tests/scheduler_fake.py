@@ -9,6 +9,7 @@ from spearhead.rpc import EndpointConfig, Server
 from spearhead.telemetry import Telemetry
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc, types_pb2
 
+RANDOM_SEED = 2**64 - 3
 SERVICE = "spearhead.v1.SchedulerService"
 
 
@@ -18,6 +19,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     Attributes:
         failures: Raised by the next calls, one each, before anything is sent.
+        starts_only: So many of the next answers break after their first message.
         break_after: Raise ``NotReady`` after this many deltas; ``None`` = never.
         endless: Send deltas until the client goes away.
         finish: Send the last message.
@@ -26,6 +28,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     """
 
     failures: list[SpearheadError] = field(default_factory=list)
+    starts_only: int = 0
     break_after: int | None = None
     endless: bool = False
     finish: bool = True
@@ -40,6 +43,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.running.add(request.request_id)
         try:
             yield _started(request)
+            if self.starts_only:
+                self.starts_only -= 1
+                raise NotReady("the verify service is away; retry later", retry_after_s=0.0)
             number = 0
             while self.endless or number < request.sampling.max_tokens:
                 if number == self.break_after:
@@ -102,7 +108,9 @@ class Serving:
 
 def _started(request: scheduler_pb2.GenerateRequest) -> scheduler_pb2.GenerateResponse:
     started = scheduler_pb2.GenerationStarted(
-        request_id=request.request_id, prompt_token_count=3, seed=request.sampling.seed
+        request_id=request.request_id,
+        prompt_token_count=3,
+        seed=request.sampling.seed if request.sampling.HasField("seed") else RANDOM_SEED,
     )
     return scheduler_pb2.GenerateResponse(started=started)
 

@@ -131,16 +131,18 @@ class AsyncClient:
     ) -> AsyncGenerator[Event, None]:
         attempts = Attempts(self._target.address, self._retry, timeout_s)
         event: Event | None = None
-        while event is None:
+        while True:
             call = self._stub.Generate(request, timeout=attempts.start(), metadata=metadata)
             try:
                 async for response in call:
                     event = event_from_proto(response)
-                    yield event
+                    if attempts.arrived(event, request):
+                        yield event
                 if not isinstance(event, Finished):
                     raise incomplete_answer(self._target.address)
+                return
             except grpc.RpcError as failure:
-                await asyncio.sleep(attempts.delay_after(failure, arrived=event is not None))
+                await asyncio.sleep(attempts.delay_after(failure))
             except asyncio.CancelledError:
                 # grpc.aio raises this too when close() cancels the call; nobody cancelled our task then.
                 if _task_cancelled():
@@ -157,7 +159,7 @@ class AsyncClient:
             try:
                 return await method(request, timeout=attempts.start())
             except grpc.RpcError as failure:
-                await asyncio.sleep(attempts.delay_after(failure, arrived=False))
+                await asyncio.sleep(attempts.delay_after(failure))
 
 
 def _task_cancelled() -> bool:

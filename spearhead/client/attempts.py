@@ -5,8 +5,10 @@ import time
 
 import grpc
 
+from spearhead.client.events import Event, Started
 from spearhead.client.retry import RetryPolicy, retry_delay_s
 from spearhead.rpc import error_from_rpc
+from spearhead.v1 import scheduler_pb2
 
 
 class Attempts:
@@ -20,25 +22,40 @@ class Attempts:
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s
         self._count = 0
+        self._started = False
+        self._delivered = False
 
     def start(self) -> float:
         """Begins an attempt; returns the seconds that are left for it."""
         self._count += 1
         return max(self._deadline_s - time.monotonic(), 0.001)
 
-    def delay_after(self, failure: grpc.RpcError, *, arrived: bool) -> float:
+    def arrived(self, event: Event, request: scheduler_pb2.GenerateRequest) -> bool:
+        """Notes an event of the answer; ``False`` when the caller has it already, from an earlier attempt.
+
+        Args:
+            event: What arrived.
+            request: Gets the seed of the answer, so that another attempt would give the same one.
+        """
+        if not isinstance(event, Started):
+            self._delivered = True
+            return True
+        known, self._started = self._started, True
+        request.sampling.seed = event.seed
+        return not known
+
+    def delay_after(self, failure: grpc.RpcError) -> float:
         """Seconds to wait before the next attempt.
 
         Args:
             failure: How the attempt ended.
-            arrived: A message had arrived before.
 
         Raises:
             SpearheadError: The call must not be repeated; the error that the server raised.
         """
         error = error_from_rpc(failure, self._address)
         delay_s = None
-        if not arrived:
+        if not self._delivered:
             delay_s = retry_delay_s(
                 self._policy,
                 error,

@@ -9,8 +9,8 @@ from spearhead.errors import NotReady, RequestExists, SpearheadError
 class RetryPolicy:
     """How often and how fast a call is repeated.
 
-    Only UNAVAILABLE before the first message is ever retried: after that, tokens have arrived and a
-    repeated call would deliver them twice.
+    Only UNAVAILABLE before the first delta is ever retried: after that, tokens have arrived and a repeated
+    call would deliver them twice.
 
     Attributes:
         attempts: Calls in all, at least 1; 1 = never retry.
@@ -36,7 +36,7 @@ def retry_delay_s(
 
     Args:
         policy: The limits.
-        error: Why the call failed before its first message.
+        error: Why the call failed before its first delta.
         attempt: Number of the call that failed, from 1.
         remaining_s: Time left until the deadline.
         jitter: Uniform in 0..1; spreads the backoff over its upper half.

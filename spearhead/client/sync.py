@@ -134,16 +134,18 @@ class Client:
     ) -> Generator[Event, None, None]:
         attempts = Attempts(self._target.address, self._retry, timeout_s)
         event: Event | None = None
-        while event is None:
+        while True:
             call = self._stub.Generate(request, timeout=attempts.start(), metadata=self._authorised(metadata))
             try:
                 for response in call:
                     event = event_from_proto(response)
-                    yield event
+                    if attempts.arrived(event, request):
+                        yield event
                 if not isinstance(event, Finished):
                     raise incomplete_answer(self._target.address)
+                return
             except grpc.RpcError as failure:
-                time.sleep(attempts.delay_after(failure, arrived=event is not None))
+                time.sleep(attempts.delay_after(failure))
             finally:
                 call.cancel()
 
@@ -156,4 +158,4 @@ class Client:
             try:
                 return method(request, timeout=attempts.start(), metadata=self._authorised())
             except grpc.RpcError as failure:
-                time.sleep(attempts.delay_after(failure, arrived=False))
+                time.sleep(attempts.delay_after(failure))

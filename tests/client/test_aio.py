@@ -15,7 +15,7 @@ from spearhead.errors import (
     Unauthenticated,
 )
 from spearhead.rpc import EndpointConfig
-from tests.scheduler_fake import Serving
+from tests.scheduler_fake import RANDOM_SEED, Serving
 
 FAST = RetryPolicy(attempts=3, initial_backoff_s=0.0, max_backoff_s=1.0)
 FOUR = SamplingParams(max_tokens=4, seed=9)
@@ -51,6 +51,26 @@ async def test_unavailable_before_the_first_message_is_retried_with_the_same_id(
     ids = [request.request_id for request, _ in running.scheduler.requests]
     assert len(ids) == 3
     assert set(ids) == {result.started.request_id}
+
+
+async def test_an_answer_that_ends_after_started_is_asked_for_again_with_its_seed(running):
+    running.scheduler.starts_only = 2
+    async with AsyncClient(running.address, retry=FAST) as client:
+        events = [event async for event in client.generate("hi", sampling=SamplingParams(max_tokens=2))]
+    assert [type(event) for event in events] == [Started, Delta, Delta, Finished]
+    assert events[0].seed == RANDOM_SEED
+    first, *again = [request for request, _ in running.scheduler.requests]
+    assert not first.sampling.HasField("seed")
+    assert [request.sampling.seed for request in again] == [RANDOM_SEED] * 2
+    assert {request.request_id for request in again} == {first.request_id} == {events[0].request_id}
+
+
+async def test_attempts_after_started_are_counted_too(running):
+    running.scheduler.starts_only = 3
+    async with AsyncClient(running.address, retry=FAST) as client:
+        with pytest.raises(NotReady, match="verify service is away"):
+            await client.generate_text("hi", sampling=FOUR)
+    assert len(running.scheduler.requests) == FAST.attempts
 
 
 async def test_unavailable_after_a_token_is_not_retried(running):

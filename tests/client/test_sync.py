@@ -5,7 +5,7 @@ import pytest
 from spearhead.client import Client, Delta, Finished, RetryPolicy, SamplingParams, Started, TargetConfig
 from spearhead.errors import DeadlineExceeded, InvalidRequest, NotReady, Unauthenticated
 from spearhead.rpc import EndpointConfig
-from tests.scheduler_fake import Serving
+from tests.scheduler_fake import RANDOM_SEED, Serving
 
 FAST = RetryPolicy(attempts=3, initial_backoff_s=0.0, max_backoff_s=1.0)
 FOUR = SamplingParams(max_tokens=4, seed=9)
@@ -38,6 +38,15 @@ async def test_unavailable_before_the_first_message_is_retried_with_the_same_id(
     await in_thread(running.address, lambda client: client.generate_text("hi", sampling=FOUR))
     assert len({request.request_id for request, _ in running.scheduler.requests}) == 1
     assert len(running.scheduler.requests) == 3
+
+
+async def test_an_answer_that_ends_after_started_is_asked_for_again_with_its_seed(running):
+    running.scheduler.starts_only = 1
+    two = SamplingParams(max_tokens=2)
+    result = await in_thread(running.address, lambda client: client.generate_text("hi", sampling=two))
+    assert result.token_ids == (0, 1)
+    assert result.started.seed == RANDOM_SEED
+    assert running.scheduler.requests[1][0].sampling.seed == RANDOM_SEED
 
 
 async def test_unavailable_after_a_token_is_not_retried(running):
