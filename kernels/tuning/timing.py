@@ -1,7 +1,9 @@
 """Times GPU work by graph replays over weights that rotate past the L2; says what a number depends on."""
 
 import platform
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +12,7 @@ import torch
 
 ROTATED_BYTES = 300_000_000
 """Distinct weights in one rotation: five times the L2 of an H200."""
+_LONG_US = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +42,8 @@ def time_calls(calls: Sequence[Callable[[], object]], *, replays: int = 50) -> T
         calls: Run in this order, at least twice a replay; they allocate nothing that must outlive them.
         replays: Timed replays, after ten that are not.
     """
-    repeats = max(1, -(-16 // len(calls)))
-    _on_side_stream(calls)
+    # A graph of few short calls is nothing but its own launch; long calls need no company.
+    repeats = max(1, -(-16 // len(calls))) if _on_side_stream(calls) < _LONG_US else 1
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(repeats):
@@ -68,6 +71,13 @@ def copy_bytes_s() -> float:
     return 2 * source.nbytes / timing.median_us * 1e6
 
 
+def command() -> str:
+    """How this process was started, to be repeated."""
+    main = sys.modules["__main__"].__spec__
+    program = ["python", "-m", main.name.removesuffix(".__main__")] if main else ["python", sys.argv[0]]
+    return shlex.join([*program, *sys.argv[1:]])
+
+
 def facts() -> dict[str, str]:
     """What a measurement depends on: GPU, driver, versions, commit."""
     import triton
@@ -83,15 +93,25 @@ def facts() -> dict[str, str]:
     }
 
 
-def _on_side_stream(calls: Sequence[Callable[[], object]]) -> None:
-    """Runs each call once where capture will run: compilation and first allocations stay out of the graph."""
+def _on_side_stream(calls: Sequence[Callable[[], object]]) -> float:
+    """Runs each call twice where capture will run: compilation and first allocations stay out of the graph.
+
+    Returns:
+        Rough microseconds of all calls together, the second time.
+    """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    start, end = _event(), _event()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for call in calls:
-            call()
+        for again in (False, True):
+            for call in calls:
+                call()
+            if not again:
+                start.record()
+        end.record()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) * 1000
 
 
 def _event() -> torch.cuda.Event:
