@@ -6,6 +6,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
+from scheduler_service.caller_metrics import CallerMetrics
+from scheduler_service.callers import Callers
 from scheduler_service.metrics import SchedulerMetrics
 from tests.deploy.cases import CASES
 from tests.deploy.helm import CHART, ROOT, render
@@ -34,6 +36,7 @@ def test_every_value_that_is_named_exists():
 def test_every_metric_that_is_named_is_exported():
     registry = CollectorRegistry()
     SchedulerMetrics(registry)
+    registry.register(CallerMetrics(Callers()))
     exported = set(re.findall(r"^# TYPE (spearhead_\w+)", generate_latest(registry).decode(), re.MULTILINE))
     named = set(re.findall(r"`(spearhead_\w+)`", GUIDE))
     assert len(named) >= 8

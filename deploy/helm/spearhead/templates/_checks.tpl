@@ -118,7 +118,7 @@ each: what, the value, the remedy.
     {{- fail (printf "%s.replicas is %d, and a scheduler waits for at least one; set it to 1, or draft.enabled to false for plain decoding" $name (int $values.replicas)) -}}
   {{- end -}}
   {{- if gt (int $values.gpu.count) 1 -}}
-    {{- fail (printf "%s.gpu.count is %d; a service computes on one GPU, set 1" $name (int $values.gpu.count)) -}}
+    {{- fail (printf "%s.gpu.count is %d; a service computes on one GPU: set 1, and raise %s.replicas for more requests" $name (int $values.gpu.count) $name) -}}
   {{- end -}}
   {{- if and $values.shmSize $values.resources.limits.memory -}}
     {{- $shm := include "spearhead.mebibytes" $values.shmSize | int -}}
