@@ -135,7 +135,8 @@ def loftq(
     Returns:
         The quantised weights that the correction belongs to, float32 ``(N, K)``, and the correction.
     """
-    quantized, correction = quantize(weight), scaled_svd(weight - quantize(weight), None, rank)
+    quantized = quantize(weight)
+    correction = scaled_svd(weight - quantized, None, rank)
     for _ in range(iterations - 1):
         quantized = quantize(weight - correction.b @ correction.a)
         correction = scaled_svd(weight - quantized, None, rank)

@@ -142,6 +142,17 @@ def test_loftq_comes_closer_to_the_weights_than_one_round() -> None:
     assert distance(5) < distance(1)
 
 
+def test_loftq_rounds_once_a_round() -> None:
+    rounded: list[torch.Tensor] = []
+
+    def coarse(w: torch.Tensor) -> torch.Tensor:
+        rounded.append(w)
+        return torch.round(w * 2) / 2
+
+    loftq(error_of(6, 8).float(), coarse, 2, iterations=3)
+    assert len(rounded) == 3
+
+
 def test_moments_add_up_over_batches() -> None:
     x = inputs(6, 40).float()
     accumulator = MomentsAccumulator("m", 6, torch.device("cpu"))
