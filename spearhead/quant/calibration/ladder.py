@@ -44,10 +44,10 @@ def climb(
         tell(f"no compensator has rank {config.gate_min_rank}, below which there is nothing to gate")
         return rungs, []
     candidates = _gated(maker, start, static, trained, config.training)
-    return [*rungs, min(candidates, key=_last_look)], candidates
+    return [*rungs, min(candidates, key=_best_look)], candidates
 
 
-def _last_look(state: RungState) -> float:
+def _best_look(state: RungState) -> float:
     """Not the loss that decides: the better of two would win by chance."""
     return min(point.held_out_kl for point in state.curve)
 
