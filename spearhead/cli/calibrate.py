@@ -49,6 +49,7 @@ def _add_sequences(group: "argparse._ArgumentGroup") -> None:
     add("--save-sequences", type=Path, metavar="FILE", help="keep the samples for another run")
     add("--sequence-count", type=int, metavar="N", help="a tenth of them is held out")
     add("--sequence-length", type=int, metavar="L", help="tokens of each")
+    add("--sampling-batch", type=int, metavar="N", help="written in step; part of what is sampled")
     add("--chat-fraction", type=float, metavar="SHARE", help="of the sequences that are conversations")
     add("--moments-sequences", type=int, metavar="N", help="that statistics are taken from")
     add("--skip-first", type=int, metavar="N", help="tokens of each document that do not count (1)")
@@ -130,6 +131,11 @@ def _check(arguments: argparse.Namespace) -> None:
     parse_budget(arguments.budget)
     if arguments.calibration_text is not None and arguments.sequences is not None:
         raise ConfigError("--calibration-text and --sequences exclude each other; give one of them")
+    if arguments.calibration_text is not None and arguments.save_sequences is not None:
+        raise ConfigError(
+            "--save-sequences keeps what the model wrote, and with --calibration-text it writes nothing; "
+            "leave one of them out"
+        )
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         raise ConfigError(f"--json {arguments.json}: the folder {arguments.json.parent} does not exist")
     for option in ("text", "calibration_text", "sequences"):

@@ -29,6 +29,7 @@ from spearhead.quant.evaluation import TextProtocol
 
 _SAMPLING = {
     "sequence_count": "sequence_count", "sequence_length": "length", "chat_fraction": "chat_fraction",
+    "sampling_batch": "batch_size",
 }  # fmt: skip
 _TRAINING = (
     "steps", "sequences_per_step", "learning_rate", "gate_learning_rate", "evaluate_every", "patience",

@@ -121,11 +121,13 @@ def test_every_option_of_a_recipe_can_be_changed() -> None:
     calibrate.add_parser(parser.add_subparsers())
     words = ["calibrate", "w4", "--budget", "4096", "--recipe", "full", "--gate", "off", "--damage", "kl"]
     words += ["--chat-fraction", "0.5", "--sequence-length", "128", "--cost-weight", "0", "--coverage", "2"]
+    words += ["--sampling-batch", "64"]
     words += ["--tensor-parallel-size", "2", "--rank-quantum", "4", "--min-rank", "4", "--include-w8"]
     words += ["--gate-learning-rate", "0.1", "--patience", "3", "--skip-first", "2", "--seed", "5"]
     config = config_from(parser.parse_args(words), "cpu")
     assert (config.budget_bytes, config.gate, config.damage, config.include_w8) == (4096, "off", "kl", True)
     assert (config.sampling.chat_fraction, config.sampling.length, config.sampling.seed) == (0.5, 128, 5)
+    assert config.sampling.batch_size == 64
     assert (config.cost_weight, config.coverage, config.tensor_parallel_size) == (0.0, 2.0, 2)
     assert (config.rank_quantum, config.min_rank, config.skip_first) == (4, 4, 2)
     assert (config.training.gate_learning_rate, config.training.patience, config.training.seed) == (0.1, 3, 5)

@@ -93,11 +93,11 @@ def _run(
     check_budget(subject.modules, config, subject.artefact.stored_bytes)
     models = Models.of(subject, request.settings, tell)
     texts = gather_sequences(
-        store, models, config, text=request.text, file=request.sequences, progress=progress
+        store, models, config, text=request.text, file=request.sequences, progress=progress, tell=tell
     )
     rows, wanted = texts.whole.origin.config.batch_size, config.sampling.batch_size
     if rows < wanted and request.text is None and request.sequences is None:
-        tell(f"{rows} sequences are sampled in step, not {wanted}: their keys and values would not fit")
+        tell(f"{rows} sequences are sampled in step, not {wanted}: more keys and values are never kept")
     forms = fit_closed_forms(store, models, texts, config, progress=progress)
     damage, measured = measure_modules(store, models, texts, config, progress=progress)
     allocation = place(subject, damage, forms, config)

@@ -36,7 +36,9 @@ def sampled_sequences(
     progress: Callable[[int, int], None] | None = None,
     tell: Callable[[str], None] = lambda _sentence: None,
 ) -> list[list[int]]:
-    """Samples from a full-precision checkpoint, always the same for the same arguments.
+    """Samples from a full-precision checkpoint: the same for the same arguments on the same kind of machine.
+
+    Another kind of processor or GPU, or another version of torch, rounds otherwise and may draw other tokens.
 
     Args:
         checkpoint: Open.

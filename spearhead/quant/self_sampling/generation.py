@@ -48,7 +48,8 @@ def generate(
         raise CalibrationError(
             f"{rows} sequences of {config.length} tokens in step do not fit into the memory of "
             f"{source.device}: keys and values alone take "
-            f"{_cache_bytes(source, rows, config.length) / 2**30:.1f} GiB; lower batch_size"
+            f"{_cache_bytes(source, rows, config.length) / 2**30:.1f} GiB; lower batch_size (of calibrate: "
+            "--sampling-batch)"
         ) from error
     return written
 

@@ -122,8 +122,13 @@ class SampledSequences:
             ) from error
 
 
-def load_sequences(path: Path, origin: SamplingOrigin) -> SampledSequences:
+def load_sequences(path: Path, origin: SamplingOrigin, *, any_batch_size: bool = False) -> SampledSequences:
     """Reads sequences and checks that they are the ones that ``origin`` would give.
+
+    Args:
+        path: The file.
+        origin: What they must be sampled from.
+        any_batch_size: However many were written in step: then the result's origin says how many.
 
     Raises:
         CalibrationError: Not a file of sequences, a damaged one, or one of another model or configuration;
@@ -133,6 +138,9 @@ def load_sequences(path: Path, origin: SamplingOrigin) -> SampledSequences:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[_HEADER])
             token_ids, starts = file.get_tensor("token_ids"), file.get_tensor("document_starts")
+        if any_batch_size:
+            batch_size = int(header["batch_size"])
+            origin = replace(origin, config=replace(origin.config, batch_size=batch_size))
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CalibrationError(f"{path} does not hold sampled sequences: {error}; delete it") from error
     _check(path, header, {"version": _VERSION, **origin.fields()})
