@@ -31,10 +31,21 @@ def compute_device(name: str) -> torch.device:
 
 
 def free_memory_bytes(device: torch.device) -> int:
-    """Memory that could be taken now: the least of what the system has and what limits leave."""
+    """Memory that could be taken now: the least of what the system has and what limits leave.
+
+    On a GPU, what torch keeps of tensors that are gone is free as well: it gives it back when it needs more.
+    """
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
     return min([_available_bytes(), *(limit.free_bytes for limit in memory_limits())])
+
+
+def give_back_memory(device: torch.device) -> None:
+    """Lets go of what torch keeps of tensors that are gone: in pieces it may be of no use to larger ones."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.empty_cache()
 
 
 def machine_bytes(device: torch.device) -> int:

@@ -16,7 +16,7 @@ from spearhead.quant.calibration.config import LEAST_DECIDING, CalibrationConfig
 from spearhead.quant.calibration.models import Models
 from spearhead.quant.calibration.progress import Progress
 from spearhead.quant.calibration.store import StageResult, StageStore
-from spearhead.quant.device import free_memory_bytes, machine_bytes
+from spearhead.quant.device import free_memory_bytes, give_back_memory, machine_bytes
 from spearhead.quant.lesson import token_weights
 from spearhead.quant.quantizing.calibration import read_sequences
 from spearhead.quant.self_sampling import (
@@ -173,7 +173,7 @@ def _check_enough(count: int, config: CalibrationConfig) -> None:
 def _sampled(models: Models, origin: SamplingOrigin, journal: Path, progress: Progress) -> SampledSequences:
     source = models.teacher(models.dtype)
     _check_room(origin.config, models)
-    return self_sample(
+    sampled = self_sample(
         source,
         origin.config,
         origin.tokens,
@@ -181,6 +181,8 @@ def _sampled(models: Models, origin: SamplingOrigin, journal: Path, progress: Pr
         work=journal,
         progress=lambda done, total: progress(STAGE, done, total),
     )
+    give_back_memory(models.device)  # keys and values were most of it
+    return sampled
 
 
 def _described(count: int, text: Path | None, file: Path | None) -> str:
