@@ -95,7 +95,13 @@ def _add_computing(group: "argparse._ArgumentGroup") -> None:
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:1, … (auto)")
     add("--dtype", choices=_DTYPES, default="auto", help="of sampling and training (auto)")
     add("--threads", type=int, default=0, metavar="N", help="0 = as many as torch chooses (0)")
-    add("--memory-gib", type=float, default=0.0, metavar="G", help="for layers; 0 = most of what is free (0)")
+    add(
+        "--memory-gib",
+        type=float,
+        default=0.0,
+        metavar="G",
+        help="for layers and hidden states; 0 = most of what is free (0)",
+    )
     add("--tokens-at-once", type=int, default=0, metavar="N", help="in a batch; 0 = 2048, on a GPU 16384 (0)")
 
 

@@ -1,13 +1,16 @@
 """What compensators learn from: self-sampled tokens and the full-precision model's final hidden states."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from spearhead.errors import CalibrationError
 from spearhead.quant.decoder import Rotary, layer_forward, rms_norm
-from spearhead.quant.layers import LayerSource
+from spearhead.quant.layers import LayerSource, ResidentLayers, final_hidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,37 +48,70 @@ def prepare_lesson(
     weight: Tensor,
     *,
     batch_size: int,
-    store: torch.device | None = None,
+    store: torch.device | Path | None = None,
 ) -> Lesson:
-    """Runs the full-precision model once; layer by layer, so that it need not fit into memory.
+    """Runs the full-precision model once; layer by layer where it does not fit into memory.
 
     Args:
         source: The teacher.
         token_ids: int64 ``(S, T)``.
         weight: ``(S, T)``; 0 leaves a token out.
         batch_size: Sequences that go through a layer at once.
-        store: Where hidden states are kept; default the source's device.
+        store: Where hidden states are kept, a device or a new file; default the source's device.
+
+    Raises:
+        CalibrationError: The file cannot be written, such as on a full disk.
     """
-    place = store or source.device
-    rotary = Rotary.build(source.config, token_ids.shape[1], source.device)
-    shape = (*token_ids.shape, source.config.hidden_size)
     # One tensor from the first layer to the last: hidden states are most of what a calibration keeps.
-    hidden = torch.empty(shape, dtype=source.dtype, device=place)
+    shape = torch.Size((*token_ids.shape, source.config.hidden_size))
+    if isinstance(store, Path):
+        place, hidden = torch.device("cpu"), _mapped(store, shape, source.dtype)
+    else:
+        place = store or source.device
+        hidden = torch.empty(shape, dtype=source.dtype, device=place)
+    rotary = Rotary.build(source.config, token_ids.shape[1], source.device)
     parts = [slice(start, start + batch_size) for start in range(0, len(token_ids), batch_size)]
     with torch.no_grad():
-        for rows in parts:
-            hidden[rows] = source.embedding[token_ids[rows].to(source.device)]
-        for index in range(source.config.layer_count):
-            tensors = source.layer(index)
+        if isinstance(source, ResidentLayers):
             for rows in parts:
-                hidden[rows] = layer_forward(
-                    source.config, index, tensors, hidden[rows].to(source.device), rotary
-                )
-        for rows in parts:
-            hidden[rows] = rms_norm(
-                hidden[rows].to(source.device), source.final_norm, source.config.rms_norm_eps
-            )
+                hidden[rows] = final_hidden(source, token_ids[rows], rotary=rotary)
+        else:
+            _layer_by_layer(source, token_ids, hidden, parts, rotary)
     return Lesson(token_ids=token_ids.to(place), weight=weight.float().to(place), teacher=hidden)
+
+
+def _layer_by_layer(
+    source: LayerSource, token_ids: Tensor, hidden: Tensor, parts: Sequence[slice], rotary: Rotary
+) -> None:
+    """Fills ``hidden`` (S, T, D), reading each layer once: the same as :func:`final_hidden` of each part."""
+    for rows in parts:
+        hidden[rows] = source.embedding[token_ids[rows].to(source.device)]
+    for index in range(source.config.layer_count):
+        tensors = source.layer(index)
+        for rows in parts:
+            before = hidden[rows].to(source.device)
+            hidden[rows] = layer_forward(source.config, index, tensors, before, rotary)
+    for rows in parts:
+        before = hidden[rows].to(source.device)
+        hidden[rows] = rms_norm(before, source.final_norm, source.config.rms_norm_eps)
+
+
+def _mapped(path: Path, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """A tensor in a file without a name: pages come and go as the system likes, and the file with the tensor."""
+    size = shape.numel() * dtype.itemsize
+    try:
+        with path.open("wb") as file:
+            os.posix_fallocate(
+                file.fileno(), 0, size
+            )  # a page that finds no room later would end the process
+        return torch.from_file(str(path), shared=True, size=shape.numel(), dtype=dtype).view(shape)
+    except OSError as error:
+        raise CalibrationError(
+            f"{path} cannot be written: {error}. Hidden states take {size / 1e6:.0f} MB there, as they do not "
+            "fit into memory; make room and run the same command again, or choose another disk with --work"
+        ) from error
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def token_weights(document_starts: Tensor, skip_first: int) -> Tensor:

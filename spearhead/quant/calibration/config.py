@@ -130,7 +130,8 @@ class CalibrationSettings:
         device: ``cpu``, ``cuda`` or ``cuda:1``.
         dtype: Of sampling and training: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where the hardware
             multiplies it. Statistics and decisions are always float32.
-        memory_bytes: For layers; more are streamed from the disk; 0 = most of what is free.
+        memory_bytes: For layers, and hidden states that training learns from; what does not fit is read from
+            the disk; 0 = most of what is free.
         tokens_at_once: In one batch of statistics and scores; 0 = 2,048, on a GPU 16,384.
     """
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from spearhead.model.checkpoint import Checkpoint
 from spearhead.quant.calibration.config import CalibrationSettings
 from spearhead.quant.calibration.subject import Subject
-from spearhead.quant.device import TOKENS_AT_ONCE, compute_device, free_memory_bytes
+from spearhead.quant.device import TOKENS_AT_ONCE, compute_device, free_memory_bytes, give_back_memory
 from spearhead.quant.layers import (
     LayerSource,
     ResidentLayers,
@@ -19,6 +20,8 @@ from spearhead.quant.layers import (
 )
 
 _MEMORY_SHARE = 0.6
+_STATES_SHARE = 0.25
+"""Of what is left for layers, that hidden states of one kind may take."""
 
 Role = Literal["teacher", "student"]
 
@@ -31,7 +34,7 @@ class Models:
         subject: The checkpoints.
         device: That computes.
         dtype: Of sampling and training.
-        memory_bytes: For layers of both; 0 = most of what is free.
+        memory_bytes: For layers of both and hidden states that training learns from; 0 = most of what is free.
         tokens_at_once: In one batch of statistics and scores.
         tell: Told in a sentence when layers are not kept in memory.
     """
@@ -43,6 +46,7 @@ class Models:
     tokens_at_once: int
     tell: Callable[[str], None]
     _kept: dict[tuple[Role, torch.dtype], tuple[LayerSource, int]] = field(default_factory=dict)
+    _states_bytes: int = 0
 
     @classmethod
     def of(cls, subject: Subject, settings: CalibrationSettings, tell: Callable[[str], None]) -> "Models":
@@ -78,6 +82,30 @@ class Models:
         needed = model_bytes(checkpoint, streamed.dtype)
         return self._placed(streamed, "a baseline", needed)[0]
 
+    def place_states(self, name: str, needed: int, file: Path) -> torch.device | Path:
+        """Where hidden states are kept: on the device, on a GPU else in memory, or in a file.
+
+        Args:
+            name: Of the sequences that they belong to, for people.
+            needed: Bytes of them, which are taken from what is left for layers.
+            file: Where they go if nothing else has room.
+        """
+        left = int(_STATES_SHARE * self._left())
+        if needed <= left:
+            self._states_bytes += needed
+            return self.device
+        memory = torch.device("cpu")
+        if self.device != memory:
+            left = int(_STATES_SHARE * _MEMORY_SHARE * free_memory_bytes(memory))
+            if needed <= left:
+                return memory
+        self.tell(
+            f"hidden states of the {name} sequences take {needed / 2**30:.2f} GiB and "
+            f"{max(0, left) / 2**30:.2f} GiB of memory are left for them: they are kept in a file in "
+            f"{file.parent} and read from there"
+        )
+        return file
+
     def room_bytes(self) -> int:
         """Memory for activations: what was allowed for layers, else what is free now."""
         return self.memory_bytes or free_memory_bytes(self.device)
@@ -89,6 +117,7 @@ class Models:
         needed = model_bytes(checkpoint, dtype)
         if needed > self._left():
             self._kept = {key: kept for key, kept in self._kept.items() if key[1] == dtype}
+            give_back_memory(self.device)
         source, kept_bytes = self._placed(streamed, checkpoint.path, needed)
         self._kept[role, dtype] = (source, kept_bytes)
         return source
@@ -104,7 +133,7 @@ class Models:
     def _left(self) -> int:
         if not self.memory_bytes:
             return int(free_memory_bytes(self.device) * _MEMORY_SHARE)
-        return self.memory_bytes - sum(needed for _, needed in self._kept.values())
+        return self.memory_bytes - self._states_bytes - sum(needed for _, needed in self._kept.values())
 
 
 def compute_dtype(name: str, device: torch.device) -> torch.dtype:

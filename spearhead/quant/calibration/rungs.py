@@ -211,20 +211,17 @@ class RungMaker:
         if name not in self._lessons:
             source = self._models.teacher(dtype)
             elements = sequences.token_ids.numel() * source.config.hidden_size
+            place = len(self._lessons)
             self._lessons[name] = prepare_lesson(
                 source,
                 sequences.token_ids.long(),
                 counted(sequences, self._texts.skip_first),
                 batch_size=self._models.batch_size(sequences.token_ids.shape[1]),
-                store=self._place_for(elements * dtype.itemsize),
+                store=self._models.place_states(
+                    name, elements * dtype.itemsize, self._store.path / f"hidden-states-{place}.bin"
+                ),
             )
         return self._lessons[name]
-
-    def _place_for(self, needed_bytes: int) -> torch.device:
-        device = self._models.device
-        if device.type == "cuda" and needed_bytes > 0.25 * torch.cuda.mem_get_info(device)[0]:
-            return torch.device("cpu")
-        return device
 
     def _needs_recomputing(self, training: TrainingConfig) -> bool:
         """Whether the activations of one update, which all wait for the backward pass, would not fit."""

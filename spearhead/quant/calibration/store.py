@@ -3,6 +3,7 @@
     spearhead-calibrate.lock      held while a run uses the folder, and the sign that it is ours
     <stage>-<key>.safetensors     the result of a finished stage
     <stage>-<key>/                what an unfinished stage needs to go on
+    hidden-states-<number>.bin    loses its name as soon as it is open, and goes with the run
 
 A key is a digest of everything that the stage depends on, other stages among it, so that results of different
 configurations lie side by side and never mix.
