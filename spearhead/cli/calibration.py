@@ -24,7 +24,7 @@ from spearhead.quant.calibration.baselines import BaselinePlan
 from spearhead.quant.calibration.config import Recipe
 from spearhead.quant.calibration.provenance import provenance
 from spearhead.quant.calibration.report import Surroundings
-from spearhead.quant.device import compute_device
+from spearhead.quant.device import compute_device, device_name
 from spearhead.quant.evaluation import TextProtocol
 
 _SAMPLING = {
@@ -120,8 +120,8 @@ def _options(arguments: argparse.Namespace) -> OutcomeOptions:
 
 
 def _surroundings(facts: dict[str, Any], device: str) -> Surroundings:
-    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else facts["machine"]["cpu"]
-    return Surroundings(versions=facts["versions"], commands=(str(facts["command"]),), device=str(name))
+    name = device_name(torch.device(device))
+    return Surroundings(versions=facts["versions"], commands=(str(facts["command"]),), device=name)
 
 
 def _document(found: Calibration, outcome: CalibrationOutcome) -> dict[str, Any]:

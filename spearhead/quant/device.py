@@ -1,6 +1,7 @@
 """The device that computes, by its name, and its memory."""
 
 import os
+import platform
 from pathlib import Path
 
 import torch
@@ -28,6 +29,16 @@ def compute_device(name: str) -> torch.device:
     if device.type not in TOKENS_AT_ONCE:
         raise ConfigError(f"device {name} is not supported; use {' or '.join(TOKENS_AT_ONCE)}")
     return device
+
+
+def device_name(device: torch.device) -> str:
+    """What the device is, such as the model of the GPU or processor: another one rounds otherwise."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
 
 
 def free_memory_bytes(device: torch.device) -> int:

@@ -97,7 +97,7 @@ def _layer_by_layer(
 
 
 def _mapped(path: Path, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """A tensor in a file without a name: pages come and go as the system likes, and the file with the tensor."""
+    """A tensor in a nameless file: pages come and go as the system likes, the file goes with the tensor."""
     size = shape.numel() * dtype.itemsize
     try:
         with path.open("wb") as file:
@@ -107,8 +107,8 @@ def _mapped(path: Path, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         return torch.from_file(str(path), shared=True, size=shape.numel(), dtype=dtype).view(shape)
     except OSError as error:
         raise CalibrationError(
-            f"{path} cannot be written: {error}. Hidden states take {size / 1e6:.0f} MB there, as they do not "
-            "fit into memory; make room and run the same command again, or choose another disk with --work"
+            f"{path} cannot be written: {error}. Hidden states take {size / 1e6:.0f} MB there, as they do "
+            "not fit into memory; make room and give the same command again, or another disk with --work"
         ) from error
     finally:
         path.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from spearhead.quant.calibration.config import CalibrationConfig
 from spearhead.quant.calibration.models import Models
 from spearhead.quant.calibration.progress import Progress
 from spearhead.quant.calibration.sequences import CalibrationTexts
-from spearhead.quant.calibration.store import StageResult, StageStore, stage_key
+from spearhead.quant.calibration.store import StageResult, StageStore
 from spearhead.quant.damage import DAMAGE_KINDS, DamageKind, DamageReport, measure_damage
 
 STAGE = "damage"
@@ -57,7 +57,7 @@ def measure_modules(
             modules=[module.name for module in subject.modules],
             skip_first=0,  # the batches leave out what does not count
             journal=journal / "damage.jsonl",
-            identity=stage_key(STAGE, depends),
+            identity=store.key(STAGE, depends),
             progress=lambda done, total: progress(STAGE, done, total),
         )
         values = {"values": report.values, "token_count": report.token_count}

@@ -34,7 +34,8 @@ class Models:
         subject: The checkpoints.
         device: That computes.
         dtype: Of sampling and training.
-        memory_bytes: For layers of both and hidden states that training learns from; 0 = most of what is free.
+        memory_bytes: For layers of both, and hidden states that training learns from; 0 = most of what is
+            free.
         tokens_at_once: In one batch of statistics and scores.
         tell: Told in a sentence when layers are not kept in memory.
     """

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from spearhead.quant.calibration.artefact_files import (
     check_replaceable,
     forget_written,
@@ -25,6 +27,7 @@ from spearhead.quant.calibration.rungs import RungMaker, RungState
 from spearhead.quant.calibration.sequences import CalibrationTexts, gather_sequences
 from spearhead.quant.calibration.store import StageResult, StageStore, open_store
 from spearhead.quant.calibration.subject import Subject, check_exists, open_subject
+from spearhead.quant.device import compute_device, device_name
 from spearhead.quant.report import Rung
 
 Finish = Callable[[StageStore, Calibration], Mapping[str, Any]]
@@ -61,7 +64,9 @@ def calibrate(
     """
     check_exists(request.artefact)
     folder = request.artefact.parent if request.artefact.is_file() else request.artefact
-    with open_store(request.work_folder, clock=clock, tell=tell) as store:
+    device = compute_device(request.settings.device)
+    made_by = {"torch": torch.__version__, "device": device_name(device)}
+    with open_store(request.work_folder, made_by, clock=clock, tell=tell) as store:
         mend_interrupted_write(folder, store.path)
         check_replaceable(folder, store.path, force=request.force)
         with open_subject(

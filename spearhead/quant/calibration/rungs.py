@@ -24,6 +24,8 @@ from spearhead.quant.training import TrainingConfig, sequence_kl, train
 from spearhead.quant.training_journal import CurvePoint
 
 _JOURNAL = "training.safetensors"
+_TRAINING_FORMAT = 2
+"""1: journals held factors themselves, not in units of their components."""
 _ACTIVATION_SHARE = 0.5
 
 
@@ -123,7 +125,10 @@ class RungMaker:
         depends = self._depends(depends_on, factors)
         depends |= {"training": fields, "dtype": str(self._models.dtype), "start": start}
         result = self._store.stage(
-            name, depends, lambda journal: self._train(name, factors, training, journal / _JOURNAL)
+            name,
+            depends,
+            lambda journal: self._train(name, factors, training, journal / _JOURNAL),
+            format_version=_TRAINING_FORMAT,
         )
         self._progress(name, training.steps, training.steps)
         return self._state(rung, from_tensors(result.tensors, list(factors)), result, start=start)

@@ -5,8 +5,8 @@
     <stage>-<key>/                what an unfinished stage needs to go on
     hidden-states-<number>.bin    loses its name as soon as it is open, and goes with the run
 
-A key is a digest of everything that the stage depends on, other stages among it, so that results of different
-configurations lie side by side and never mix.
+A key is a digest of everything that the stage depends on, other stages, the device and the version of torch
+among it, so that results of different configurations and machines lie side by side and never mix.
 """
 
 import hashlib
@@ -61,27 +61,34 @@ class StageStore:
 
     Args:
         path: The folder.
+        made_by: What computes, as JSON values: every result depends on it.
         clock: Times stages.
         tell: Told in a sentence when a stage was finished before, or goes on.
     """
 
-    def __init__(self, path: Path, clock: Clock, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, made_by: Mapping[str, str], clock: Clock, tell: Callable[[str], None]
+    ) -> None:
         self.path = path
+        self._made_by = dict(made_by)
         self._clock = clock
         self._tell = tell
 
-    def stage(self, name: str, depends_on: Mapping[str, Any], compute: Compute) -> StageResult:
+    def stage(
+        self, name: str, depends_on: Mapping[str, Any], compute: Compute, *, format_version: int = 1
+    ) -> StageResult:
         """The stored result, or a new one that is stored before it is returned.
 
         Args:
             name: Of the stage; part of the file's name.
             depends_on: Everything that decides the result, as JSON values.
             compute: Called where there is no result yet.
+            format_version: Of the result and the journal; another one reads neither.
 
         Raises:
             CalibrationError: A stored result is damaged, or the folder cannot be written.
         """
-        key = stage_key(name, depends_on)
+        key = self.key(name, depends_on, format_version)
         file, journal = self.path / f"{name}-{key}.safetensors", self.path / f"{name}-{key}"
         if file.exists():
             self._tell(f"{name}: finished in an earlier run")
@@ -95,30 +102,34 @@ class StageStore:
         shutil.rmtree(journal, ignore_errors=True)
         return _load(file, key)
 
+    def key(self, name: str, depends_on: Mapping[str, Any], format_version: int = 1) -> str:
+        """Digest of what a stage depends on; other versions of this software have other keys."""
+        text = json.dumps([name, __version__, format_version, self._made_by, depends_on], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
     def discard(self) -> None:
         """Removes everything."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def stage_key(name: str, depends_on: Mapping[str, Any]) -> str:
-    """Digest of what a stage depends on; other versions of this software have other keys."""
-    text = json.dumps([name, __version__, depends_on], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
-
-
 @contextmanager
-def open_store(path: Path, *, clock: Clock, tell: Callable[[str], None]) -> Iterator[StageStore]:
-    """Takes a work folder for this process alone.
+def open_store(
+    path: Path, made_by: Mapping[str, str], *, clock: Clock, tell: Callable[[str], None]
+) -> Iterator[StageStore]:
+    """Takes a work folder for this process alone; one that nothing was begun in is left as it was found.
 
     Raises:
         ConfigError: Another run uses it, it holds something else, or it cannot be written.
     """
+    there_before = path.exists()
     with claimed_folder(path, _LOCK):
         try:
-            yield StageStore(path, clock, tell)
+            yield StageStore(path, made_by, clock, tell)
         finally:
             if path.exists() and [entry.name for entry in path.iterdir()] == [_LOCK]:
-                shutil.rmtree(path)  # nothing was begun
+                (path / _LOCK).unlink()
+                if not there_before:
+                    path.rmdir()
 
 
 def _save(file: Path, found: StageResult, duration_s: float) -> None:
