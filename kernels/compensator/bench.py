@@ -7,7 +7,6 @@ early with what it has. The last line is JSON.
 """
 
 import argparse
-import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 import torch
 
 from kernels.compensator.layer import FEW_ROWS, MANY, MANY_ROWS, Layers
-from kernels.tuning.timing import command, facts, time_calls
+from kernels.tuning.outcome import Row, collect, last_line
+from kernels.tuning.timing import time_calls
 from kernels.w4a16.shapes import MODELS
 from kernels.w4a16.table import CONFIGS, Plans
 
@@ -46,23 +46,14 @@ def main() -> None:
     """Measures every model and row count; exits with 1 where a path is wrong."""
     options = _parser().parse_args()
     print(f"{'model':9}{'rows':>6}" + "".join(f"{name:>10}" for name in (*_COLUMNS, "cost")))
-    results: list[dict[str, Any]] = []
-    complete = False
-    try:
-        for row in _measured(options):
-            results.append(row)
-            print(f"{row['shape']:9}{row['rows']:6}" + "".join(_cells(row)), flush=True)
-        complete = True
-    except KeyboardInterrupt:
-        print("interrupted: the rest is not measured")
-    setup = {"group": options.group, "rank": options.rank, "dtype": options.dtype, "complete": complete}
-    head = {"benchmark": "kernels.compensator", "command": command(), **facts(), **setup}
-    print(json.dumps({**head, "rows": results}))
-    wrong = [row for row in results if any(str(value).startswith("wrong") for value in row.values())]
+    rows, complete = collect(_measured(options), _shown)
+    setup = {"group": options.group, "rank": options.rank, "dtype": options.dtype}
+    print(last_line("kernels.compensator", rows, complete=complete, **setup))
+    wrong = [row for row in rows if any(str(value).startswith("wrong") for value in row.values())]
     raise SystemExit(1 if wrong else 0)
 
 
-def _measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _measured(options: argparse.Namespace) -> Iterator[Row]:
     rows = [int(count) for count in options.rows.split(",")]
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     plans = Plans(torch.cuda.get_device_name(), multiprocessors, options.configs)
@@ -83,7 +74,11 @@ def _measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         torch.cuda.empty_cache()
 
 
-def _cells(row: dict[str, Any]) -> Iterator[str]:
+def _shown(row: Row) -> str:
+    return f"{row['shape']:9}{row['rows']:6}" + "".join(_cells(row))
+
+
+def _cells(row: Row) -> Iterator[str]:
     for name in _COLUMNS:
         value = row.get(name, "-")
         yield f"{value:10.2f}" if isinstance(value, float) else f"{value.split(':')[0]:>10}"

@@ -2,29 +2,40 @@
 
 Gate first, against the law in float32 on a short context and against itself (one program and many give
 equal bits), then time by graph replays over caches that rotate past the L2. The bound counts keys and values
-once at the measured copy bandwidth. The last line is JSON.
+once at the measured copy bandwidth. For verification steps two more columns say what codes of the output's
+compensator cost: computed where pieces are merged, and by a launch of their own, as served. ``--gate`` checks
+and times nothing. The last line is JSON.
 """
 
 import argparse
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from kernels.compensator import GpuCompensator
+from kernels.compensator.gpu import gated_codes
 from kernels.paged_attention.batch import AttentionConfig, PagedBatch, default_config
 from kernels.paged_attention.launch import launch
 from kernels.paged_attention.reference import paged_attention as reference
-from kernels.tuning.timing import copy_bytes_s, facts, rotation, time_calls
+from kernels.producer import code_workspace
+from kernels.producer.reference import gated_codes as codes_law
+from kernels.tuning.outcome import Row, collect, last_line
+from kernels.tuning.products import draw_compensator
+from kernels.tuning.timing import copy_bytes_s, rotation, time_calls
+from kernels.w4a16.workspace import Workspace
 
 SHAPES = {"8b": (32, 8, 128), "70b/2": (32, 4, 128)}
 CASES = ((1, 1024, 5), (1, 8192, 5), (8, 8192, 1), (8, 8192, 5), (8, 8192, 17), (64, 2048, 5), (1, 8192, 512))
 """Sequences, tokens of each, rows of each."""
 PAGE_SIZE = 16
+VERIFIED_ROWS = 17
+"""A token and the most drafts."""
 BOUND = 2e-3  # float16 weights and result
 
 
+Coded = Callable[[Tensor, Tensor, PagedBatch], Tensor]
 _CUDA = torch.device("cuda")
 
 
@@ -75,6 +86,12 @@ def check(shape: tuple[int, int, int], config: AttentionConfig) -> None:
     error = float((many.float() - expected).norm() / expected.norm())
     if not error < BOUND or not torch.equal(whole, many):
         raise SystemExit(f"wrong result: error {error:.1e}, equal bits: {torch.equal(whole, many)}, {config}")
+    compensator, merged, apart = _with_codes(shape, len(query), config)
+    law = codes_law(expected.to(query.dtype), compensator)
+    for codes in (merged(query, cache, batch), apart(query, cache, batch)):
+        error = float((codes - law).norm() / law.norm())
+        if not error < BOUND:
+            raise SystemExit(f"wrong codes: error {error:.1e}, {config}")
 
 
 def main() -> None:
@@ -82,32 +99,73 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pieces", type=int, nargs="*", default=[256, 512], help="tokens of a context piece")
     parser.add_argument("--stages", type=int, nargs="*", default=[3])
+    parser.add_argument("--gate", action="store_true", help="check and time nothing")
     options = parser.parse_args()
-    bandwidth, results = copy_bytes_s(), []
+    bandwidth = copy_bytes_s()
     print(f"copies at {bandwidth / 1e12:.2f} TB/s")
-    print("model  sequences x tokens x rows  piece stages       us  roof")
+    print("model  sequences x tokens x rows  piece stages       us  roof  codes: merged  apart")
+    rows, complete = collect(_measured(options, bandwidth), _shown)
+    print(last_line("kernels.paged_attention", rows, complete=complete, copy_bytes_s=bandwidth))
+
+
+def _measured(options: argparse.Namespace, bandwidth: float) -> Iterator[Row]:
     for name, shape in SHAPES.items():
         base = default_config(shape[0] // shape[1])
         for config in _configs(base, options.pieces, options.stages):
             check(shape, config)
             for sequences, length, rows in CASES:
-                size = sequences * length * 2 * shape[1] * shape[2] * 2
-                cases = [inputs(sequences, length, rows, shape) for _ in range(rotation(size))]
-                run = partial(launch, scale=shape[2] ** -0.5, config=config)
-                timing = time_calls([partial(run, *case) for case in cases])
-                bound_us = size / bandwidth * 1e6
-                cut = (config.piece_tokens, config.num_stages)
-                results.append(
-                    [name, sequences, length, rows, *cut, timing.median_us, timing.p90_us, bound_us]
-                )
-                print(
-                    f"{name:6}{sequences:5} x {length:5} x {rows:4}{cut[0]:14}{cut[1]:7}"
-                    f"{timing.median_us:9.1f}{bound_us / timing.median_us:9.0%}"
-                )
-    headings = ["model", "sequences", "tokens", "rows", "piece", "stages", "median_us", "p90_us", "bound_us"]
-    print(
-        json.dumps({"benchmark": "kernels.paged_attention", **facts(), "columns": headings, "rows": results})
-    )
+                case = {"model": name, "sequences": sequences, "tokens": length, "rows": rows}
+                cut = {"piece": config.piece_tokens, "stages": config.num_stages}
+                if not options.gate:
+                    yield {**case, **cut, **_times(shape, config, case, bandwidth)}
+                else:
+                    launch(*inputs(sequences, length, rows, shape), shape[2] ** -0.5, config=config)
+
+
+def _times(
+    shape: tuple[int, int, int], config: AttentionConfig, case: Row, bandwidth: float
+) -> dict[str, float]:
+    sequences, length, rows = case["sequences"], case["tokens"], case["rows"]
+    size = sequences * length * 2 * shape[1] * shape[2] * 2
+    cases = [inputs(sequences, length, rows, shape) for _ in range(rotation(size))]
+    run = partial(launch, scale=shape[2] ** -0.5, config=config)
+    plain = time_calls([partial(run, *case) for case in cases])
+    found = {"median_us": plain.median_us, "p10_us": plain.p10_us, "p90_us": plain.p90_us}
+    found["bound_us"] = size / bandwidth * 1e6
+    if rows <= VERIFIED_ROWS:
+        _, merged, apart = _with_codes(shape, sequences * rows, config)
+        found["merged_codes_us"] = time_calls([partial(merged, *case) for case in cases]).median_us
+        found["apart_codes_us"] = time_calls([partial(apart, *case) for case in cases]).median_us
+    return found
+
+
+def _with_codes(
+    shape: tuple[int, int, int], rows: int, config: AttentionConfig
+) -> tuple[GpuCompensator, Coded, Coded]:
+    """Attention with codes of its result: where pieces are merged, and by a launch of its own."""
+    columns = shape[0] * shape[2]
+    compensator = draw_compensator((columns,), columns, 16, torch.float16, _CUDA)
+    merging = code_workspace(rows, columns, compensator.code_width, _CUDA)
+    row_tiles = -(-rows // 16)
+    scratch = Workspace(_CUDA, partials=16 * 32 * row_tiles * 16, counters=row_tiles)
+    scale = shape[2] ** -0.5
+
+    def merged(query: Tensor, cache: Tensor, batch: PagedBatch) -> Tensor:
+        codes = launch(query, cache, batch, scale, None, compensator, merging, config=config).codes
+        assert codes is not None, "a compensator was given"
+        return codes
+
+    def apart(query: Tensor, cache: Tensor, batch: PagedBatch) -> Tensor:
+        return gated_codes(launch(query, cache, batch, scale, config=config).y, compensator, scratch)
+
+    return compensator, merged, apart
+
+
+def _shown(row: Row) -> str:
+    size = f"{row['model']:6}{row['sequences']:5} x {row['tokens']:5} x {row['rows']:4}"
+    codes = "".join(f"{row[name]:9.1f}" for name in ("merged_codes_us", "apart_codes_us") if name in row)
+    share = row["bound_us"] / row["median_us"]
+    return f"{size}{row['piece']:14}{row['stages']:7}{row['median_us']:9.1f}{share:9.0%}{codes}"
 
 
 def _configs(base: AttentionConfig, pieces: Sequence[int], stages: Sequence[int]) -> list[AttentionConfig]:

@@ -78,11 +78,11 @@ def _products(setup: Setup, shape: Shape) -> Iterator[KernelTime]:
     plan = replace(setup.plans.of(weight), dense_from=None)
     workspace = Workspace.for_layers([(weight, plan)], rows=max(setup.rows), code_width=width)
     front = Front(shape, code_width=width, rows=max(setup.rows), dtype=setup.dtype, device=setup.device)
-    factors = cold(product.compensators[0])
     entry = partial(_entry, name=shape.name, k=weight.in_features, calls=setup.model.layer_count)
     for rows in setup.rows:
         x = product.inputs(rows)
         codes = torch.randn(rows, width, device=setup.device)
+        factors = cold(product.compensators[0], rows)
         _gate(product, plan, workspace, x, codes)
         for rank in (0, width):
             multiply = partial(_multiply, product, plan, workspace, x, codes if rank else None)

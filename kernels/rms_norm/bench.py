@@ -6,8 +6,8 @@ last line is JSON.
 """
 
 import argparse
-import json
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 
 import torch
@@ -16,7 +16,8 @@ from kernels.compensator.layout import Factors, GpuCompensator, pack_compensator
 from kernels.producer import code_workspace
 from kernels.rms_norm.kernel import launch
 from kernels.rms_norm.reference import rms_norm as reference
-from kernels.tuning.timing import ROTATED_BYTES, copy_bytes_s, facts, time_calls
+from kernels.tuning.outcome import Row, collect, last_line
+from kernels.tuning.timing import ROTATED_BYTES, copy_bytes_s, time_calls
 
 WIDTHS = {"8b": 4096, "70b": 8192}
 ROWS = (1, 4, 16, 64, 512, 2048)
@@ -37,9 +38,14 @@ def main() -> None:
     """Measures every width and row count, with and without codes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
-    bandwidth, results = copy_bytes_s(), []
+    row_counts, bandwidth = parser.parse_args().rows, copy_bytes_s()
     print(f"copies at {bandwidth / 1e12:.2f} TB/s\nmodel  rows  plain us  codes us  bound us")
-    for rows in parser.parse_args().rows:
+    found, complete = collect(_measured(row_counts, bandwidth), _shown)
+    print(last_line("kernels.rms_norm", found, complete=complete, copy_bytes_s=bandwidth))
+
+
+def _measured(row_counts: Sequence[int], bandwidth: float) -> Iterator[Row]:
+    for rows in row_counts:
         for name, columns in WIDTHS.items():
             packed, weight = compensator(columns), torch.randn(columns, device="cuda", dtype=torch.float16)
             workspace = code_workspace(rows, columns, packed.code_width, weight.device)
@@ -61,12 +67,18 @@ def main() -> None:
             ]
             coded = time_calls(runs)
             bound_us = (4 * rows * columns * 2 + packed.a.nbytes) / bandwidth * 1e6
-            results.append(
-                [name, rows, plain.median_us, plain.p90_us, coded.median_us, coded.p90_us, bound_us]
-            )
-            print(f"{name:5}{rows:6}{plain.median_us:10.1f}{coded.median_us:10.1f}{bound_us:10.1f}")
-    headings = ["model", "rows", "plain_us", "plain_p90_us", "codes_us", "codes_p90_us", "bound_us"]
-    print(json.dumps({"benchmark": "kernels.rms_norm", **facts(), "columns": headings, "rows": results}))
+            yield {
+                "model": name,
+                "rows": rows,
+                "plain": asdict(plain),
+                "codes": asdict(coded),
+                "bound_us": bound_us,
+            }
+
+
+def _shown(row: Row) -> str:
+    times = f"{row['plain']['median_us']:10.1f}{row['codes']['median_us']:10.1f}{row['bound_us']:10.1f}"
+    return f"{row['model']:5}{row['rows']:6}{times}"
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ JSON.
 """
 
 import argparse
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from kernels.rope_and_cache.kernel import launch
 from kernels.rope_and_cache.reference import rope_and_cache as reference
-from kernels.tuning.timing import copy_bytes_s, facts, rotation, time_calls
+from kernels.tuning.outcome import Row, collect, last_line
+from kernels.tuning.timing import copy_bytes_s, rotation, time_calls
 
 SHAPES = {"8b": (32, 8, 128), "70b": (64, 8, 128)}
 ROWS = (1, 4, 16, 64, 512, 2048)
@@ -41,10 +42,15 @@ def main() -> None:
     """Measures every shape and row count, with head norms."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
-    bandwidth, results = copy_bytes_s(), []
+    row_counts, bandwidth = parser.parse_args().rows, copy_bytes_s()
     print(f"copies at {bandwidth / 1e12:.2f} TB/s\nmodel  rows       us  bound us")
+    found, complete = collect(_measured(row_counts, bandwidth), _shown)
+    print(last_line("kernels.rope_and_cache", found, complete=complete, copy_bytes_s=bandwidth))
+
+
+def _measured(row_counts: Sequence[int], bandwidth: float) -> Iterator[Row]:
     cosines, sines = torch.randn(2, CONTEXT, 64, device="cuda")
-    for rows in parser.parse_args().rows:
+    for rows in row_counts:
         for name, (heads, kv_heads, head_dim) in SHAPES.items():
             total = heads + 2 * kv_heads
             cache = torch.zeros(2 * rows, 2, kv_heads, head_dim, device="cuda", dtype=torch.float16)
@@ -70,12 +76,11 @@ def main() -> None:
             check(run, partial(reference, **fixed), inputs[0], cache)
             timing = time_calls([partial(run, qkv, cache) for qkv in inputs])
             bound_us = 2 * size / bandwidth * 1e6
-            results.append([name, rows, timing.median_us, timing.p10_us, timing.p90_us, bound_us])
-            print(f"{name:5}{rows:6}{timing.median_us:9.1f}{bound_us:10.1f}")
-    headings = ["model", "rows", "median_us", "p10_us", "p90_us", "bound_us"]
-    print(
-        json.dumps({"benchmark": "kernels.rope_and_cache", **facts(), "columns": headings, "rows": results})
-    )
+            yield {"model": name, "rows": rows, **asdict(timing), "bound_us": bound_us}
+
+
+def _shown(row: Row) -> str:
+    return f"{row['model']:5}{row['rows']:6}{row['median_us']:9.1f}{row['bound_us']:10.1f}"
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 Gate first (tokens equal those of the reference, a token at a rounding boundary excepted and counted), then
 time by graph replays over logits that rotate past the L2. The bound is one read of the logits at the measured
-copy bandwidth. The last line is JSON.
+copy bandwidth. ``--gate`` checks and times nothing. The last line is JSON.
 """
 
 import argparse
-import json
 import math
+from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 
 import torch
@@ -15,7 +16,8 @@ import torch
 from kernels.sample.batch import SamplingBatch
 from kernels.sample.launch import launch
 from kernels.sample.reference import sample as reference
-from kernels.tuning.timing import copy_bytes_s, facts, rotation, time_calls
+from kernels.tuning.outcome import Row, collect, last_line
+from kernels.tuning.timing import copy_bytes_s, rotation, time_calls
 
 LAWS: dict[str, dict[str, float]] = {
     "plain": {},
@@ -57,20 +59,32 @@ def check(law: dict[str, float]) -> None:
 def main() -> None:
     """Measures every law and size."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.parse_args()
-    bandwidth, results = copy_bytes_s(), []
+    parser.add_argument("--gate", action="store_true", help="check and time nothing")
+    options = parser.parse_args()
+    bandwidth = copy_bytes_s()
     print(f"copies at {bandwidth / 1e12:.2f} TB/s\nlaw           rows  vocabulary       us  bound us")
-    for name, law in LAWS.items():
+    rows, complete = collect(_measured(bandwidth, timed=not options.gate), _shown)
+    print(last_line("kernels.sample", rows, complete=complete, copy_bytes_s=bandwidth))
+
+
+def _measured(bandwidth: float, *, timed: bool) -> Iterator[Row]:
+    # Slowest law first: it is the one that has a limit to keep.
+    for name, law in reversed(LAWS.items()):
         check(law)
         for rows, vocabulary in CASES:
             size, batch = rows * vocabulary * 4, batch_of(rows, law)
             logits = [3 * torch.randn(rows, vocabulary, device="cuda") for _ in range(rotation(size))]
+            if not timed:
+                launch(logits[0], batch)
+                continue
             timing = time_calls([partial(launch, one, batch) for one in logits])
-            bound_us = size / bandwidth * 1e6
-            results.append([name, rows, vocabulary, timing.median_us, timing.p10_us, timing.p90_us, bound_us])
-            print(f"{name:12}{rows:6}{vocabulary:12}{timing.median_us:9.1f}{bound_us:10.1f}")
-    headings = ["law", "rows", "vocabulary", "median_us", "p10_us", "p90_us", "bound_us"]
-    print(json.dumps({"benchmark": "kernels.sample", **facts(), "columns": headings, "rows": results}))
+            case = {"law": name, "rows": rows, "vocabulary": vocabulary}
+            yield {**case, **asdict(timing), "bound_us": size / bandwidth * 1e6}
+
+
+def _shown(row: Row) -> str:
+    size = f"{row['law']:12}{row['rows']:6}{row['vocabulary']:12}"
+    return f"{size}{row['median_us']:9.1f}{row['bound_us']:10.1f}"
 
 
 if __name__ == "__main__":

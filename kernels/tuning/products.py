@@ -1,5 +1,6 @@
 """Random products for measurements, and the gate that each kernel passes before it is timed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -74,7 +75,9 @@ def draw(
     weights = [first] + [_weight(shape, group_size, device) for _ in range(count - 1)]
     return Product(
         weights=weights,
-        compensators=[_compensator(shape, rank, dtype, device) for _ in weights],
+        compensators=[
+            draw_compensator(shape.outputs, shape.in_features, rank, dtype, device) for _ in weights
+        ],
         dense=dequantized(first).to(dtype),
         dtype=dtype,
     )
@@ -92,9 +95,16 @@ def relative_error(y: Tensor, expected: Tensor) -> float:
     return float((y.double() - expected.double()).norm() / expected.double().norm())
 
 
-def cold(compensator: GpuCompensator) -> list[GpuCompensator]:
-    """Copies of A that rotate past the L2, as the layers between two uses of it push it out."""
+def cold(compensator: GpuCompensator, rows: int) -> list[GpuCompensator]:
+    """Copies of A that rotate past the L2, as the layers between two uses of it push it out.
+
+    Args:
+        compensator: To copy.
+        rows: Of a call; beside many of them A is nothing, and few copies save time.
+    """
     copies = min(-(-ROTATED_BYTES // compensator.a.nbytes), _MOST_COPIES)
+    if rows > 64:
+        copies = min(copies, max(_MOST_COPIES * 16 // rows, 4))
     return [compensator] + [replace(compensator, a=compensator.a.clone()) for _ in range(copies - 1)]
 
 
@@ -113,16 +123,28 @@ def _weight(shape: Shape, group_size: int, device: torch.device) -> GpuWeight:
     )
 
 
-def _compensator(shape: Shape, rank: int, dtype: torch.dtype, device: torch.device) -> GpuCompensator:
+def draw_compensator(
+    outputs: Sequence[int], in_features: int, rank: int, dtype: torch.dtype, device: torch.device
+) -> GpuCompensator:
+    """Draws gated compensators of the projections of one product.
+
+    Args:
+        outputs: N of each projection.
+        in_features: K.
+        rank: Of each, and width of its gate.
+        dtype: Compute type.
+        device: Where.
+    """
+
     def normal(*size: int) -> Tensor:
         return torch.randn(*size, device=device)
 
     factors = [
         Factors(
-            a=normal(rank, shape.in_features) / shape.in_features**0.5,
+            a=normal(rank, in_features) / in_features**0.5,
             b=normal(count, rank) / 10,
             gate=(normal(rank, rank), normal(rank), normal(rank, rank), normal(rank)),
         )
-        for count in shape.outputs
+        for count in outputs
     ]
     return pack_compensators(factors, dtype)

@@ -83,7 +83,7 @@ def facts() -> dict[str, str]:
     import triton
 
     return {
-        "gpu": torch.cuda.get_device_name(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "cuda": str(torch.version.cuda),
         "torch": torch.__version__,

@@ -14,7 +14,6 @@ p90.
 """
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,8 +21,9 @@ from typing import Any
 
 import torch
 
+from kernels.tuning.outcome import Row, collect, last_line
 from kernels.tuning.products import draw
-from kernels.tuning.timing import Timing, command, copy_bytes_s, facts
+from kernels.tuning.timing import Timing, copy_bytes_s
 from kernels.w4a16.layout import GpuWeight
 from kernels.w4a16.paths import COLUMNS, OURS, Paths
 from kernels.w4a16.peers import Peers
@@ -61,23 +61,14 @@ def main() -> None:
     bytes_s = copy_bytes_s()
     print(f"copies at {bytes_s / 1e12:.2f} TB/s")
     print(_line("shape", "rows", _CELLS))
-    results: list[dict[str, Any]] = []
-    complete = False
-    try:
-        for row in _measured(options, bytes_s):
-            results.append(row)
-            print(_line(row["shape"], row["rows"], [_cell(row.get(name)) for name in _CELLS]), flush=True)
-        complete = True
-    except KeyboardInterrupt:
-        print("interrupted: the rest is not measured")
-    wrong = [row for row in results if any(str(row.get(name)).startswith("wrong") for name in OURS)]
+    rows, complete = collect(_measured(options, bytes_s), _shown)
     setup = {"group": options.group, "rank": options.rank, "dtype": options.dtype, "copy_bytes_s": bytes_s}
-    head = {"benchmark": "kernels.w4a16", "command": command(), **facts(), **setup, "complete": complete}
-    print(json.dumps({**head, "rows": results}))
+    print(last_line("kernels.w4a16", rows, complete=complete, **setup))
+    wrong = [row for row in rows if any(str(row.get(name)).startswith("wrong") for name in OURS)]
     raise SystemExit(1 if wrong else 0)
 
 
-def _measured(options: argparse.Namespace, bytes_s: float) -> Iterator[dict[str, Any]]:
+def _measured(options: argparse.Namespace, bytes_s: float) -> Iterator[Row]:
     dtype, rows = _DTYPES[options.dtype], [int(count) for count in options.rows.split(",")]
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     plans = Plans(torch.cuda.get_device_name(), multiprocessors, options.configs)
@@ -91,7 +82,7 @@ def _measured(options: argparse.Namespace, bytes_s: float) -> Iterator[dict[str,
         paths = Paths(product, shape, plans.of(weight), peers, rows=max(rows), wanted=wanted)
         for count in rows:
             timings = measure(paths, product.inputs(count), timed=not options.gate)
-            row: dict[str, Any] = {"shape": f"{model} {shape.name}", "rows": count}
+            row: Row = {"shape": f"{model} {shape.name}", "rows": count}
             row["bound"] = bound_us(weight, count, bytes_s)
             row |= {
                 name: value if isinstance(value, str) else asdict(value) for name, value in timings.items()
@@ -116,6 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers", type=Path, help="folder with vllm_c.so and scalar_type.py")
     parser.add_argument("--gate", action="store_true", help="check every path and time nothing")
     return parser
+
+
+def _shown(row: Row) -> str:
+    return _line(row["shape"], row["rows"], [_cell(row.get(name)) for name in _CELLS])
 
 
 def _cell(value: Any) -> str:

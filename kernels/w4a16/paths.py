@@ -76,7 +76,6 @@ class Paths:
             out_features=weight.out_features, rows=rows, code_width=width, dtype=dtype, device=device
         )
         self._front = Front(shape, rows=rows, code_width=width, dtype=dtype, device=device)
-        self._factors = cold(product.compensators[0])
         self._unpacked: list[Tensor] = []
         if "fp16" in wanted:
             copies = max(2, -(-len(product.weights) // 4))  # four times as large
@@ -116,11 +115,12 @@ class Paths:
 
     def front_us(self, rows: int) -> float:
         """What computing codes adds to the kernel in front of the product, microseconds."""
-        with_codes = [partial(self._front.run, rows, factors) for factors in self._factors]
+        factors = cold(self._product.compensators[0], rows)
+        with_codes = [partial(self._front.run, rows, one) for one in factors]
         coded = time_calls(with_codes).median_us
         if self._front.op == "codes":
             return coded
-        plain = time_calls([partial(self._front.run, rows, None)] * len(self._factors)).median_us
+        plain = time_calls([partial(self._front.run, rows, None)] * len(factors)).median_us
         return max(coded - plain, 0.0)
 
     def _plain(self, x: Tensor, copy: int) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from kernels.w4a16.layout import GpuWeight, unpack_gpu
 from kernels.w4a16.reference import CODE_MIN
 
+_LIBRARY, _TYPES = "vllm_c.so", "scalar_type.py"
 Multiply = Callable[[Tensor], Tensor]
 
 
@@ -23,20 +24,16 @@ class Peers:
     """Loads the peers' operators.
 
     Args:
-        folder: Where the library lies; unpacked to a temporary folder.
+        folder: Where the library lies.
 
     Raises:
         OSError: A file is missing, or the library does not load.
     """
 
     def __init__(self, folder: Path) -> None:
-        library = folder / "vllm_c.so"
-        if not library.exists():
-            packed = lzma.decompress((folder / "vllm_c.so.xz").read_bytes())
-            library = Path(tempfile.mkdtemp()) / library.name  # the folder may be read-only
-            library.write_bytes(packed)
-        torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
-        spec = importlib.util.spec_from_file_location("scalar_type", folder / "scalar_type.py")
+        folder = unpacked(folder)
+        torch.ops.load_library(str(folder / _LIBRARY))  # type: ignore[no-untyped-call]
+        spec = importlib.util.spec_from_file_location("scalar_type", folder / _TYPES)
         if spec is None or spec.loader is None:
             raise OSError(f"{folder} has no scalar_type.py; take it from the wheel the library is from")
         module = importlib.util.module_from_spec(spec)
@@ -74,6 +71,20 @@ class Peers:
             return y
 
         return multiply
+
+
+def unpacked(folder: Path) -> Path:
+    """A folder with the library as it is loaded: this one, or a new one, since it may be read-only.
+
+    Raises:
+        OSError: A file is missing.
+    """
+    if (folder / _LIBRARY).exists():
+        return folder
+    target = Path(tempfile.mkdtemp())
+    (target / _LIBRARY).write_bytes(lzma.decompress((folder / f"{_LIBRARY}.xz").read_bytes()))
+    (target / _TYPES).write_bytes((folder / _TYPES).read_bytes())
+    return target
 
 
 def _packed(weight: GpuWeight) -> Tensor:
