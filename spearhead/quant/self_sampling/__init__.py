@@ -1,7 +1,7 @@
 """Calibration text that the full-precision model writes itself."""
 
 from spearhead.quant.self_sampling.config import SamplingTokens, SelfSamplingConfig
-from spearhead.quant.self_sampling.repetition import distinct_share, repeated_shares
+from spearhead.quant.self_sampling.repetition import repeated_shares
 from spearhead.quant.self_sampling.run import self_sample
 from spearhead.quant.self_sampling.store import SampledSequences, SamplingOrigin, load_sequences
 
@@ -10,7 +10,6 @@ __all__ = [
     "SamplingOrigin",
     "SamplingTokens",
     "SelfSamplingConfig",
-    "distinct_share",
     "load_sequences",
     "repeated_shares",
     "self_sample",

@@ -1,4 +1,4 @@
-"""How much sequences repeat themselves and each other, in 8-grams."""
+"""How much sequences repeat themselves, in 8-grams."""
 
 import numpy as np
 from torch import Tensor
@@ -19,12 +19,6 @@ def repeated_shares(token_ids: Tensor) -> list[float]:
     if total < 1:
         return [0.0] * len(token_ids)
     return [1.0 - len(grams) / total for grams in _grams(token_ids)]
-
-
-def distinct_share(token_ids: Tensor) -> float:
-    """Distinct 8-grams of all sequences together over their number: 1 = no two are equal."""
-    total = len(token_ids) * (token_ids.shape[1] - N + 1)
-    return len(set().union(*_grams(token_ids))) / total if total > 0 else 1.0
 
 
 def _grams(token_ids: Tensor) -> list[set[bytes]]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,6 @@ from torch import Tensor
 from spearhead.errors import CalibrationError
 from spearhead.model.checkpoint.durable import put_in_place
 from spearhead.quant.self_sampling.config import SamplingTokens, SelfSamplingConfig
-from spearhead.quant.self_sampling.repetition import distinct_share
-from spearhead.quant.sequences import TokenBatch
 
 _VERSION = 1
 _HEADER = "spearhead_self_sampling"
@@ -60,11 +58,6 @@ class SampledSequences:
     rejected: int
     origin: SamplingOrigin
 
-    @property
-    def distinct_share(self) -> float:
-        """Distinct 8-grams over all 8-grams: how varied the sequences are."""
-        return distinct_share(self.token_ids)
-
     def select(self, rows: Iterable[int]) -> "SampledSequences":
         """Some of the sequences, in the order given."""
         index = torch.tensor(list(rows), dtype=torch.int64)
@@ -86,18 +79,6 @@ class SampledSequences:
         seed = self.origin.config.seed
         order = sorted(range(count), key=lambda i: hashlib.sha256(f"{seed}/{i}".encode()).digest())
         return self.select(sorted(order[kept_aside:])), self.select(sorted(order[:kept_aside]))
-
-    def batches(self, batch_size: int) -> Iterator[TokenBatch]:
-        """Batches for statistics and losses.
-
-        A position counts as valid unless the token after it starts another document: nobody asks what
-        follows an end.
-        """
-        before_join = torch.zeros_like(self.document_starts)
-        before_join[:, :-1] = self.document_starts[:, 1:]
-        for start in range(0, len(self.token_ids), batch_size):
-            rows = slice(start, start + batch_size)
-            yield TokenBatch(token_ids=self.token_ids[rows].long(), valid=~before_join[rows])
 
     def save(self, path: Path) -> None:
         """Writes one safetensors file; a reader sees all of it or nothing.

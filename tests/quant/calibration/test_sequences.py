@@ -8,7 +8,8 @@ import torch
 from spearhead.errors import CalibrationError
 from spearhead.model.architecture import ModelConfig
 from spearhead.quant.calibration import CalibrationConfig, CalibrationRequest, calibrate
-from spearhead.quant.calibration.sequences import in_step
+from spearhead.quant.calibration.sequences import counted, in_step
+from spearhead.quant.self_sampling import SampledSequences, SamplingOrigin, SamplingTokens, SelfSamplingConfig
 
 Artefact = Callable[..., Path]
 Request = Callable[..., CalibrationRequest]
@@ -65,3 +66,19 @@ def test_keys_and_values_that_do_not_fit_are_refused_with_numbers(
         r"\d+\.\d GiB of cpu are free; lower --sampling-batch",
     ):
         calibrate(replace(request, config=replace(request.config, sampling=sampling)))
+
+
+def test_neither_the_first_token_of_a_document_nor_the_last_before_another_counts() -> None:
+    starts = torch.zeros(2, 6, dtype=torch.bool)
+    starts[:, 0] = starts[1, 4] = True
+    sequences = SampledSequences(
+        token_ids=torch.zeros(2, 6, dtype=torch.int32),
+        document_starts=starts,
+        rejected=0,
+        origin=SamplingOrigin(
+            config=SelfSamplingConfig(sequence_count=2, length=6),
+            tokens=SamplingTokens(vocab_size=8, bos_token_id=1, eos_token_ids=(2,)),
+            revision="sha256:aa",
+        ),
+    )
+    assert counted(sequences, 1).tolist() == [[0, 1, 1, 1, 1, 1], [0, 1, 1, 0, 0, 1]]

@@ -93,13 +93,5 @@ def test_too_few_sequences_cannot_be_split(sequences: SampledSequences) -> None:
         sequences.select([0]).split()
 
 
-def test_a_position_before_a_join_does_not_count(sequences: SampledSequences) -> None:
-    first, second = sequences.batches(16)
-    assert first.token_ids.dtype == torch.int64
-    assert torch.equal(torch.cat([first.token_ids, second.token_ids]), sequences.token_ids.long())
-    assert (~first.valid).nonzero().tolist() == [[3, 3]]
-    assert bool(second.valid.all())
-
-
 def _places(sequences: SampledSequences) -> list[int]:
     return (sequences.token_ids[:, 0] // 6).tolist()
