@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spearhead.quant.calibration.config import CalibrationConfig
@@ -17,6 +18,15 @@ _FREE: tuple[DamageKind, ...] = ("cka_final", "cka_block")
 """Come out of the same passes as any other kind."""
 
 
+def measured_beside(device: torch.device) -> tuple[DamageKind, ...]:
+    """What is measured beside the chosen kind, so that their rank correlation can be told.
+
+    The divergence needs the head's product once a module. On a processor that takes as long as the rest of the
+    stage where models are small and vocabularies large; there it must be chosen.
+    """
+    return (*_FREE, "kl") if device.type == "cuda" else _FREE
+
+
 def measure_modules(
     store: StageStore,
     models: Models,
@@ -25,18 +35,18 @@ def measure_modules(
     *,
     progress: Progress,
 ) -> tuple[DamageReport, StageResult]:
-    """Damage of every candidate by the chosen measure, and by those that cost nothing more.
+    """Damage of every candidate by the chosen measure, and by those that cost little more.
 
     Raises:
         CalibrationError: Outputs that are not finite; names the module.
     """
     subject = models.subject
-    length = texts.training.token_ids.shape[1]
+    length, beside = texts.training.token_ids.shape[1], measured_beside(models.device)
     depends: dict[str, Any] = {
         "subject": subject.identity,
         "sequences": texts.result.key,
         "split": [config.holdout, config.sampling.seed],
-        "damage": config.damage,
+        "damage": [config.damage, *beside],
         "tokens": config.damage_tokens,
         "skip_first": config.skip_first,
         "tokens_at_once": models.tokens_at_once,
@@ -53,7 +63,7 @@ def measure_modules(
             replacement,
             texts.batches(-(-config.damage_tokens // length), models.batch_size(length)),
             kind=config.damage,
-            also=_FREE,
+            also=beside,
             modules=[module.name for module in subject.modules],
             skip_first=0,  # the batches leave out what does not count
             journal=journal / "damage.jsonl",
