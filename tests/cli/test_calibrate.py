@@ -96,6 +96,16 @@ def test_a_text_and_sequences_exclude_each_other(
     assert "exclude each other" in capsys.readouterr().err
 
 
+def test_windows_of_a_text_are_not_saved_as_what_the_model_wrote(
+    artefact: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = artefact.parent / "samples.safetensors"
+    options = ["--calibration-text", str(text), "--save-sequences", str(saved)]
+    assert main(["calibrate", str(artefact), *options]) == 2
+    assert "with --calibration-text it writes nothing" in capsys.readouterr().err
+    assert not saved.exists()
+
+
 def test_a_terminated_run_says_how_to_go_on_and_does(artefact: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spearhead.cli", "calibrate", str(artefact), *_QUICK]
     command += ["--work", str(tmp_path / "work"), "--threads", "1"]
