@@ -1,4 +1,5 @@
 import json
+import re
 import resource
 import shutil
 import signal
@@ -60,6 +61,21 @@ def test_another_shape_is_refused_where_no_revision_is_recorded(
         calibrate(replace(request_for(path), full_precision=str(other)), progress=_never)
     with pytest.raises(ConfigError, match="--full-precision"):
         calibrate(request_for(path), progress=_never)
+
+
+@pytest.mark.parametrize("repeats", [1, 4])
+def test_a_text_that_is_too_short_to_decide_is_refused_with_its_windows(
+    artefact: Artefact, request_for: Request, tmp_path: Path, repeats: int
+) -> None:
+    text = tmp_path / "fox.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog while the rain falls. " * repeats)
+    said: list[str] = []
+    with pytest.raises(
+        CalibrationError,
+        match=r"\d+ sequences .* hold out \d, .* at least 7 are needed, of 28 .* longer text",
+    ):
+        calibrate(replace(request_for(artefact()), text=text), tell=said.append)
+    assert any(re.fullmatch(r"fox.txt gives \d+ windows, not the 96 that were asked for", s) for s in said)
 
 
 def _as_published(path: Path) -> None:
