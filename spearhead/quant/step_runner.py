@@ -21,7 +21,7 @@ class Stepper:
     Args:
         loss_of: Loss of a batch; must not synchronise when it is captured. All batches have one shape.
         optimizer: Each group holds its peak learning rate under ``peak``.
-        clip_norm: Largest norm of all gradients together.
+        clip_norm: Largest norm of the gradients of all its parameters together.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Stepper:
         return loss.clone()
 
     def state(self) -> tuple[Tensor, ...]:
-        """Copies of the optimiser's averages, parameter after parameter; empty before the first update."""
+        """Copies of the optimiser's averages, one parameter after the other; empty before the first update."""
         return tuple(
             torch.as_tensor(value).detach().clone()
             for parameter in self._parameters

@@ -29,8 +29,9 @@ class TrainingConfig:
     Attributes:
         steps: Updates.
         sequences_per_step: Sequences of one update.
-        learning_rate: Of factors, at its peak, as a share of each component's size at the start.
-        gate_learning_rate: Of gates, at its peak.
+        learning_rate: Of factors, at its peak, as a share of each component's size at the start; 0 beside
+            gates that learn = factors are frozen.
+        gate_learning_rate: Of gates, at its peak; 0 = gates are frozen.
         gate_weight_decay: Pulls gates back to the identity.
         warm_up: Share of the steps in which the rate rises; then it falls along a cosine to zero.
         clip_norm: Largest norm of all gradients together.
@@ -202,6 +203,10 @@ def sequence_kl(
     return torch.cat(means).cpu()
 
 
+_Group = tuple[Sequence[Parameter], float, float]
+"""Parameters, their peak learning rate and weight decay."""
+
+
 class _Run:
     """One training run: the model, the data and the optimiser."""
 
@@ -223,7 +228,8 @@ class _Run:
         tokens = _LOOK_TOKENS if source.device.type == "cuda" else 0
         self._look_rows = max(config.sequences_per_step, tokens // length)
         self._parameters: list[Parameter] = [*student.factor_parameters(), *student.gate_parameters()]
-        self._stepper = Stepper(self._loss, self._optimizer(), config.clip_norm)
+        moving = self._freeze_what_stands_still()
+        self._stepper = Stepper(self._loss, self._optimizer(moving), config.clip_norm)
 
     def begin(self, journal: Path | None) -> TrainingState:
         """The state in the journal, or the untrained one after a first look."""
@@ -301,12 +307,24 @@ class _Run:
             chunk_tokens=self._config.chunk_tokens,
         )
 
-    def _optimizer(self) -> torch.optim.AdamW:
-        # A graph would go on reading streamed layers where they no longer are.
-        config, graphed = self._config, self._source.device.type == "cuda" and self._resident
-        groups = [(self._student.factor_parameters(), config.learning_rate, 0.0)]
-        if gates := self._student.gate_parameters():
+    def _freeze_what_stands_still(self) -> list[_Group]:
+        """Groups that move; the others' gradients would only take from them what the norm is clipped to.
+
+        Where every rate is 0, all stay: their updates change nothing.
+        """
+        config, student = self._config, self._student
+        groups: list[_Group] = [(student.factor_parameters(), config.learning_rate, 0.0)]
+        if gates := student.gate_parameters():
             groups.append((gates, config.gate_learning_rate, config.gate_weight_decay))
+        moving = [group for group in groups if group[1] > 0] or groups
+        for parameters, rate, _ in groups:
+            for parameter in parameters:
+                parameter.requires_grad_(rate > 0 or len(moving) == len(groups))
+        return moving
+
+    def _optimizer(self, groups: Sequence[_Group]) -> torch.optim.AdamW:
+        # A graph would go on reading streamed layers where they no longer are.
+        graphed = self._source.device.type == "cuda" and self._resident
         settings = [
             {
                 "params": list(parameters),

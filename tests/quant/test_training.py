@@ -241,7 +241,33 @@ def test_a_loss_that_is_not_finite_is_an_error(classroom: Classroom) -> None:
         classroom.train(student, QUICK)
 
 
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(classroom: Classroom, tmp_path: Path) -> None:
+@pytest.mark.parametrize("still", ["factors", "gates"])
+def test_what_has_no_rate_takes_no_gradient(classroom: Classroom, still: str) -> None:
+    start, student = small(gated=True).trained(), small(gated=True)
+    parts = {"factors": student.factor_parameters(), "gates": student.gate_parameters()}
+    rate = {"factors": "learning_rate", "gates": "gate_learning_rate"}[still]
+    classroom.train(student, replace(QUICK, **{rate: 0.0}))
+    for name, parameters in parts.items():
+        assert all((parameter.grad is None) == (name == still) for parameter in parameters)
+    for module, now in student.trained().items():
+        assert now.gate is not None
+        assert torch.allclose(now.a, start[module].a, rtol=1e-6) == (still == "factors")
+        assert bool(now.gate[2].any()) == (still == "factors")
+    classroom.train(student, QUICK)  # with a rate it learns again
+    assert all(parameter.grad is not None for parameter in parts[still])
+
+
+def test_training_without_any_rate_changes_nothing(classroom: Classroom) -> None:
+    result = classroom.train(small(gated=True), replace(QUICK, learning_rate=0.0, gate_learning_rate=0.0))
+    assert len({point.held_out_kl for point in result.curve}) == 1
+
+
+@pytest.mark.parametrize("frozen", [{}, {"learning_rate": 0.0}, {"gate_learning_rate": 0.0}])
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(
+    classroom: Classroom, tmp_path: Path, frozen: dict[str, float]
+) -> None:
+    config = replace(QUICK, **frozen)
+
     class Killed(Exception):
         pass
 
@@ -250,22 +276,23 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(classroom: Classroom, t
             raise Killed
 
     whole, journal = small(gated=True), tmp_path / "work" / "training.safetensors"
-    expected = classroom.train(whole, QUICK)
+    expected = classroom.train(whole, config)
     with pytest.raises(Killed):
-        classroom.train(small(gated=True), QUICK, journal=journal, progress=kill)
+        classroom.train(small(gated=True), config, journal=journal, progress=kill)
     resumed = small(gated=True)
     steps: list[int] = []
-    found = classroom.train(resumed, QUICK, journal=journal, progress=lambda step, point: steps.append(step))
+    found = classroom.train(resumed, config, journal=journal, progress=lambda step, point: steps.append(step))
     assert steps == [9, 10, 11, 12]
     assert found == expected
     for module, factors in whole.trained().items():
         assert torch.equal(factors.a, resumed.trained()[module].a)
+        assert factors.gate is not None and torch.equal(factors.gate[2], resumed.trained()[module].gate[2])
     journal.write_bytes(b"rubbish")
     with pytest.raises(CalibrationError, match="no state of a training run"):
-        classroom.train(small(gated=True), QUICK, journal=journal)
-    classroom.train(small(gated=True), QUICK, journal=tmp_path / "other")
+        classroom.train(small(gated=True), config, journal=journal)
+    classroom.train(small(gated=True), config, journal=tmp_path / "other")
     with pytest.raises(CalibrationError, match="other shapes"):
-        classroom.train(small(rank=12, gated=True), QUICK, journal=tmp_path / "other")
+        classroom.train(small(rank=12, gated=True), config, journal=tmp_path / "other")
 
 
 def test_a_disk_that_refuses_the_journal_is_an_error(classroom: Classroom, tmp_path: Path) -> None:
