@@ -33,6 +33,7 @@ class AllocationConfig:
         budget_bytes: β, for all compensators together, as stored.
         factor_bits: How A and B are stored.
         gated: Count the bytes of gates.
+        gate_min_rank: Compensators of lower rank get no gate.
         min_rank: Least rank of a module that gets a compensator at all; a multiple of ``rank_quantum``.
         max_rank: Largest rank.
         rank_quantum: Ranks are multiples of it.
@@ -45,6 +46,7 @@ class AllocationConfig:
     budget_bytes: int
     factor_bits: FactorBits = 16
     gated: bool = False
+    gate_min_rank: int = 1
     min_rank: int = 1
     max_rank: int = 64
     rank_quantum: int = 1
@@ -56,6 +58,7 @@ class AllocationConfig:
     def __post_init__(self) -> None:
         self._require("budget_bytes", self.budget_bytes >= 0, "at least 0")
         self._require("factor_bits", self.factor_bits in FACTOR_BITS, "16, 8 or 4")
+        self._require("gate_min_rank", self.gate_min_rank >= 1, "at least 1")
         self._require("rank_quantum", self.rank_quantum >= 1, "at least 1")
         quantum = self.rank_quantum
         whole = self.min_rank >= 1 and self.min_rank % quantum == 0
@@ -71,7 +74,11 @@ class AllocationConfig:
 
     def bytes_of(self, module: ModuleShape, rank: int) -> int:
         """Stored bytes of one compensator."""
-        return compensator_bytes(module, rank, factor_bits=self.factor_bits, gated=self.gated)
+        return compensator_bytes(module, rank, factor_bits=self.factor_bits, gated=self.gates(rank))
+
+    def gates(self, rank: int) -> bool:
+        """Whether a compensator of this rank gets a gate."""
+        return self.gated and rank >= self.gate_min_rank
 
     def rank_limit(self, module: ModuleShape) -> int:
         """Largest multiple of the quantum that module and ``max_rank`` allow; may be below ``min_rank``."""

@@ -65,7 +65,7 @@ def conclude(
                 module,
                 rank,
                 factor_bits=config.factor_bits,
-                gated=config.gated,
+                gated=config.gates(rank),
                 tensor_parallel_size=config.tensor_parallel_size,
             )
             for module, rank in placed

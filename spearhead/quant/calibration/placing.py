@@ -20,6 +20,7 @@ def allocation_config(config: CalibrationConfig, w4_bytes: int) -> AllocationCon
         budget_bytes=config.budget(w4_bytes),
         factor_bits=config.factor_bits,
         gated=config.gate != "off",
+        gate_min_rank=config.gate_min_rank,
         min_rank=config.min_rank,
         max_rank=config.max_rank,
         rank_quantum=config.rank_quantum,

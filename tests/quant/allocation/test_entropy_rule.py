@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spearhead.errors import CalibrationError
@@ -56,6 +56,7 @@ def cases(draw: st.DrawFn) -> Case:
         budget_bytes=draw(st.integers(0, 400_000)),
         factor_bits=draw(st.sampled_from([16, 8, 4])),
         gated=draw(st.booleans()),
+        gate_min_rank=draw(st.integers(1, 6)),
         rank_quantum=quantum,
         min_rank=quantum * draw(st.integers(1, 3)),
         max_rank=draw(st.sampled_from([12, 17, 64])),
@@ -64,6 +65,15 @@ def cases(draw: st.DrawFn) -> Case:
         tensor_parallel_size=draw(st.sampled_from([1, 2, 8])),
     )
     return modules, damage, curves, config
+
+
+def test_ranks_without_a_gate_are_not_charged_for_one() -> None:
+    (module,) = equal_shapes(1)
+    gated = AllocationConfig(budget_bytes=0, gated=True, gate_min_rank=4)
+    static = replace(gated, gated=False)
+    assert [gated.bytes_of(module, rank) > static.bytes_of(module, rank) for rank in (0, 3, 4, 5)] == [
+        False, False, True, True,
+    ]  # fmt: skip
 
 
 def equal_shapes(count: int, **shape: Any) -> list[ModuleShape]:
@@ -78,7 +88,9 @@ def even(modules: list[ModuleShape], damage: Any, **config: Any) -> Allocation:
 
 
 def mean_rank(result: Allocation) -> float:
-    return sum(result.ranks.values()) / max(1, len(result.ranks))
+    """Of the selected modules, where these come first; what they cannot take goes to others."""
+    chosen = list(result.ranks.values())[: result.selected_count]
+    return sum(chosen) / max(1, len(chosen))
 
 
 @given(cases())
@@ -142,6 +154,7 @@ def test_undamaged_modules_get_nothing(case: Case) -> None:
     assert all(result.reasons[name] == "no damage" for name, value in damage.items() if not value)
 
 
+@example([0.25, 0.1875], 6, 2_203_648)  # four at the largest rank leave something over
 @given(
     st.lists(st.floats(0.1, 1.0), min_size=2, max_size=5),
     st.integers(4, 64),

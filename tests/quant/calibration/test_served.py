@@ -64,6 +64,8 @@ def test_forced_gates_are_in_the_file_and_served(artefact: Artefact, request_for
     assert compensators is not None
     gated = {module for module, one in compensators.by_module.items() if one.gate is not None}
     assert gated == {m for m, one in found.chosen.factors.items() if len(one.a) >= 2}
+    assert {len(one.a) >= 2 for one in found.chosen.factors.values()} == {True, False}
+    assert found.chosen.compensator_bytes == found.allocation.spent_bytes
     ours, theirs = _served_logits(path, "w4+ec"), _student_logits(path, found)
     # Gates are stored in bfloat16.
     assert float((ours - theirs).norm() / theirs.norm()) < 1e-3
