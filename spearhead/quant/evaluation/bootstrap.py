@@ -55,10 +55,11 @@ class PairedBootstrap:
         """Mean over the numbers of all units, each number weighing the same.
 
         Args:
-            values: ``(units, n)``; NaN does not count.
+            values: ``(units, n)``; NaN does not count, infinity does.
         """
-        sums = np.nan_to_num(values, nan=0.0).sum(axis=1, dtype=np.float64)
-        return self.ratios(sums, np.isfinite(values).sum(axis=1).astype(np.float64))
+        counts = ~np.isnan(values)
+        sums = np.where(counts, values, 0.0).sum(axis=1, dtype=np.float64)
+        return self.ratios(sums, counts.sum(axis=1).astype(np.float64))
 
     def ratios(self, numerators: Samples, denominators: Samples) -> Samples:
         """Sum of one number a unit over the sum of another, each ``(units,)``."""

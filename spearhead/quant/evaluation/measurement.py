@@ -99,8 +99,8 @@ def measure_text(
 
     Raises:
         ModelMismatch: Vocabularies differ, names repeat, or token ids are beyond the vocabulary.
-        CalibrationError: Segments are longer than a model's context; a model's hidden states hold NaN or
-            infinity, or do not fit into memory.
+        CalibrationError: Segments are longer than a model's context; a model's hidden states or logits hold
+            NaN or infinity, or do not fit into memory.
     """
     models = [reference, *variants]
     _check(models, text)
@@ -161,7 +161,10 @@ class _Run:
             _check_finite(model, hidden, start)
             projections.append(Projection(hidden=hidden, head=self._heads[model.name]))
         targets = segments[:, 1:][scored]
-        return token_metrics(projections[0], projections, targets, chunk_bytes=self._chunk_bytes)
+        rows = token_metrics(projections[0], projections, targets, chunk_bytes=self._chunk_bytes)
+        for model, found in zip(self._models, rows[1], strict=True):  # the reference comes first
+            _check_rows(model, found, start)
+        return rows
 
     def _advance(self, segments: int) -> None:
         self._done += segments
@@ -215,6 +218,17 @@ def _check_finite(model: EvaluatedModel, hidden: Tensor, first_segment: int) -> 
         raise CalibrationError(
             f"hidden states of {model.name} hold NaN or infinity in or after segment {first_segment}; the "
             f"weights do not fit the compute type {dtype}, try bfloat16 or float32"
+        )
+
+
+def _check_rows(model: EvaluatedModel, found: VariantRows, first_segment: int) -> None:
+    """Rows of scored tokens; NaN among them would later read as a token that was not scored."""
+    rows = torch.stack((found.nll, found.kl, found.reverse_kl, found.total_variation))
+    broken = int((~torch.isfinite(rows)).any(0).sum())
+    if broken:
+        raise CalibrationError(
+            f"logits of {model.name} overflow on {broken} of {rows.shape[1]} tokens in or after segment "
+            f"{first_segment}; its head or its final norm is damaged, make the checkpoint again"
         )
 
 

@@ -26,7 +26,7 @@ class Spread:
     @classmethod
     def of(cls, values: TokenArray) -> "Spread":
         """Of the numbers in an array; NaN does not count."""
-        found = values[np.isfinite(values)]
+        found = values[~np.isnan(values)]
         median, p99, p999 = np.percentile(found, (50, 99, 99.9))
         return cls(
             mean=float(found.mean(dtype=np.float64)),

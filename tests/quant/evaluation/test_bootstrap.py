@@ -55,6 +55,12 @@ def test_missing_numbers_do_not_count_and_every_number_weighs_the_same() -> None
     assert PairedBootstrap(2).means(values)[0] == 3
 
 
+def test_infinity_does_not_vanish_from_a_mean() -> None:
+    values = np.array([[1, np.inf], [2, np.nan]], np.float32)
+    with np.errstate(invalid="ignore"):  # a resample that leaves the unit out takes it no times
+        assert PairedBootstrap(2).means(values)[0] == np.inf
+
+
 def test_the_same_seed_gives_the_same_resamples() -> None:
     values = np.arange(12, dtype=np.float32).reshape(6, 2)
     assert np.array_equal(PairedBootstrap(6, seed=3).means(values), PairedBootstrap(6, seed=3).means(values))

@@ -164,6 +164,25 @@ def test_numbers_that_overflow_are_an_error_that_names_the_model(
         measure_text(make_model("fp16"), [broken], text)
 
 
+@pytest.mark.parametrize("which", ["fp16", "broken"])
+def test_logits_that_overflow_are_an_error_that_names_the_model(
+    make_model: Make, text: EvaluationText, which: str
+) -> None:
+    model = make_model("fp16")
+
+    class Huge:
+        config, device, dtype = model.source.config, model.source.device, model.source.dtype
+        embedding, final_norm, layer = model.source.embedding, model.source.final_norm, model.source.layer
+        head = model.source.head.clone()
+
+    Huge.head[7] *= 1e38  # hidden states are finite, and most logits are
+    broken = EvaluatedModel(name=which, source=Huge())
+    with pytest.raises(
+        CalibrationError, match=rf"logits of {which} overflow on \d+ of \d+ tokens in or after"
+    ):
+        measure_text(*((broken, []) if which == "fp16" else (model, [broken])), text)
+
+
 def test_a_head_of_another_type_is_measured_in_float32(make_model: Make, text: EvaluationText) -> None:
     model = make_model("fp16")
 
