@@ -59,7 +59,7 @@ class Stepper:
         return loss.clone()
 
     def state(self) -> tuple[Tensor, ...]:
-        """Copies of the optimiser's averages, one parameter after the other; empty before the first update."""
+        """Copies of the optimiser's averages, parameter by parameter; empty before the first update."""
         return tuple(
             torch.as_tensor(value).detach().clone()
             for parameter in self._parameters
