@@ -28,7 +28,7 @@ from spearhead.model.checkpoint.layout import (
     linear_modules,
 )
 from spearhead.model.checkpoint.source import FullPrecisionSource
-from spearhead.model.checkpoint.tensor_files import combined_digest, file_digest
+from spearhead.model.checkpoint.tensor_files import combined_digest, file_digest, read_json
 from spearhead.model.quantization import InputGroups, QuantizedWeight
 
 _GLOBAL = {"token_embd": EMBEDDING, "output_norm": FINAL_NORM, "output": HEAD}
@@ -56,7 +56,8 @@ class GgufCheckpoint:
     """A model in one GGUF file.
 
     Block-quantised tensors are its full precision: they are dequantised. On demand the projections in Q4_0,
-    Q4_1 and Q8_0 are its quantised weights instead, with compensators in ``spear`` beside the file.
+    Q4_1 and Q8_0 are its quantised weights instead, with compensators in ``spear`` beside the file,
+    unless those are of another file in the folder.
 
     Args:
         path: The file.
@@ -109,7 +110,7 @@ class GgufCheckpoint:
 
     def _load_compensators(self) -> CompensatorSet | None:
         file = find_compensators(self.path.parent, None)
-        if file is None:
+        if file is None or _of_a_neighbour(file.with_suffix(".json"), self.path):
             return None
         return load_compensators(
             file,
@@ -204,6 +205,14 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
     @data.setter
     def data(self, mapped: Any) -> None:
         self._bytes = np.asarray(mapped)  # the same memory; slicing a memmap takes three times as long
+
+
+def _of_a_neighbour(description: Path, path: Path) -> bool:
+    """Whether compensators belong to another file of the folder; of one that is gone they are an error."""
+    named = read_json(description).get("w4_sha256") if description.exists() else None
+    if not isinstance(named, dict) or path.name in named:
+        return False
+    return bool(named) and all((path.parent / name).is_file() for name in named)
 
 
 def _read(path: Path) -> Any:

@@ -21,8 +21,8 @@ _FREE: tuple[DamageKind, ...] = ("cka_final", "cka_block")
 def measured_beside(device: torch.device) -> tuple[DamageKind, ...]:
     """What is measured beside the chosen kind, so that their rank correlation can be told.
 
-    The divergence needs the head's product once a module. On a processor that takes as long as the rest of the
-    stage where models are small and vocabularies large; there it must be chosen.
+    The divergence needs the head's product once a module. On a processor that takes as long as the rest of
+    the stage where models are small and vocabularies large; there it must be chosen.
     """
     return (*_FREE, "kl") if device.type == "cuda" else _FREE
 

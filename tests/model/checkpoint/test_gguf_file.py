@@ -9,6 +9,12 @@ import torch
 
 from spearhead.errors import CheckpointError
 from spearhead.model.checkpoint import load_variants, open_checkpoint
+from spearhead.model.checkpoint.compensator_files import (
+    CompensatorDescription,
+    StoredCompensator,
+    save_compensators,
+)
+from spearhead.model.checkpoint.factor_codec import encode_factor
 from spearhead.model.checkpoint.layout import linear_modules
 from spearhead.model.quantization import InputGroups
 from spearhead.model.rope import RopeConfig, inverse_frequencies
@@ -207,3 +213,26 @@ def test_scales_that_are_not_finite_are_named_when_opening(
 def test_codes_of_a_folder_cannot_be_asked_for(tiny_checkpoint: Factory) -> None:
     with pytest.raises(CheckpointError, match=r"is no \.gguf file, whose blocks could be read as codes"):
         open_checkpoint(str(tiny_checkpoint("llama")), gguf_codes=True)
+
+
+def test_compensators_of_one_file_leave_its_neighbour_as_it_is(
+    tiny_checkpoint: Factory, tiny_gguf: Factory, tmp_path: Path
+) -> None:
+    together = tmp_path / "together"
+    together.mkdir()
+    folder = tiny_checkpoint("llama")
+    first, second = (tiny_gguf(folder, kind).rename(together / f"{kind}.gguf") for kind in ("Q4_1", "Q4_0"))
+    weights = open_checkpoint(str(first), gguf_codes=True)
+    module, (outputs, inputs) = next(iter(linear_modules(weights.config).items()))
+    stored = StoredCompensator(
+        a=encode_factor(torch.ones(2, inputs), bits=16), b=encode_factor(torch.ones(2, outputs), bits=16)
+    )
+    description = CompensatorDescription(
+        w4_sha256=weights.weight_digests, quantization=weights.quantization, details={}
+    )
+    save_compensators(together, {module: stored}, description)
+    assert open_checkpoint(str(first), gguf_codes=True).variants == ("w4", "w4+ec")
+    assert open_checkpoint(str(second), gguf_codes=True).variants == ("w4",)
+    first.unlink()  # then they may be of this file under another name
+    with pytest.raises(CheckpointError, match="fitted to other 4-bit weights"):
+        open_checkpoint(str(second), gguf_codes=True)
