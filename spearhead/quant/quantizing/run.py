@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from spearhead.errors import CalibrationError, CheckpointError
@@ -75,7 +76,11 @@ class QuantizationRun:
         self._meter = Meter(checkpoint, self._dtype.itemsize, progress)
 
     def execute(self) -> QuantizationReport:
-        """Does what is left to do and puts the artefact into place."""
+        """Does what is left to do and puts the artefact into place.
+
+        What cannot be done leaves nothing; what could not be read, as from a disk that was away, keeps
+        finished layers.
+        """
         folder = self._settings.work_folder(self._output)
         with explained_write_errors(self._output.parent):
             self._output.parent.mkdir(parents=True, exist_ok=True)
@@ -84,8 +89,9 @@ class QuantizationRun:
             try:
                 self._meter.resume(self._finished(work))
                 self._write_parts(work)
-            except (CheckpointError, CalibrationError):
-                work.discard()  # doing it again would fail again
+            except (CheckpointError, CalibrationError) as error:
+                if not isinstance(error.__cause__, OSError | SafetensorError):
+                    work.discard()  # doing it again would fail again
                 raise
             report = self._assemble(work)
             work.discard()

@@ -218,6 +218,22 @@ def test_infinity_in_one_calibration_token_names_module_and_token_and_writes_not
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_a_source_that_cannot_be_read_for_a_moment_costs_no_finished_layer(
+    tiny_checkpoint: Factory, tmp_path: Path
+) -> None:
+    source = str(tiny_checkpoint("llama"))
+
+    def away(step: QuantizationProgress) -> None:
+        if step.tensor.startswith("model.layers.1."):
+            raise CheckpointError("the source cannot be read") from OSError(5, "Input/output error")
+
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        quantize_checkpoint(source, tmp_path / "w4", GPTQ, SEQUENCES, progress=away)
+    seen: list[QuantizationProgress] = []
+    quantize_checkpoint(source, tmp_path / "w4", GPTQ, SEQUENCES, progress=seen.append)
+    assert not any(step.tensor.startswith("model.layers.0.") for step in seen)
+
+
 def test_padding_does_not_change_what_is_chosen(tiny_checkpoint: Factory, tmp_path: Path) -> None:
     source = str(tiny_checkpoint("llama"))
     for size in (1, 3):  # alone, nothing is padded
