@@ -6,8 +6,6 @@ which the 4-bit weights give by least squares. Any such factor leaves the full-p
 computes, so that an estimate costs nothing but a little of the correction's fit.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,24 +17,17 @@ from spearhead.errors import CheckpointError
 from spearhead.model.checkpoint import Checkpoint
 from spearhead.model.checkpoint.layout import layer_name
 from spearhead.quant.artefact import FOLDS_FILE
-from spearhead.quant.moments import Moments
+from spearhead.quant.fold_scales import FoldScales
 from spearhead.quant.quantizing.folding import FOLDS
 
 _SAME = 1e-2
 """Norms that differ by less than this, relatively, were rounded and not folded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folds:
-    """Scales by module, where they are not 1.
+class Folds(FoldScales):
+    """Scales by full module name."""
 
-    Attributes:
-        columns: Module to the scales of its inputs, float32 ``(K,)``.
-        rows: Module to the scales of its outputs, float32 ``(N,)``.
-    """
-
-    columns: Mapping[str, Tensor]
-    rows: Mapping[str, Tensor]
+    __slots__ = ()
 
     @classmethod
     def of(cls, artefact: Checkpoint, full: Checkpoint) -> "Folds":
@@ -49,33 +40,6 @@ class Folds:
         if path.exists():
             return _recorded(path)
         return _shown(artefact, full)
-
-    def folded(self, module: str, weight: Tensor) -> Tensor:
-        """The full-precision weight ``(N, K)`` as the artefact's layer would have it, float32."""
-        scaled = weight.float()
-        if module in self.columns:
-            scaled = scaled * self.columns[module].to(scaled.device)
-        return scaled * self.rows[module].to(scaled.device)[:, None] if module in self.rows else scaled
-
-    def unfolded(self, module: str, weight: Tensor) -> Tensor:
-        """What a weight of the artefact stands for in the full-precision model, float32 ``(N, K)``."""
-        scaled = weight.float()
-        if module in self.columns:
-            scaled = scaled / self.columns[module].to(scaled.device)
-        return scaled / self.rows[module].to(scaled.device)[:, None] if module in self.rows else scaled
-
-    def moments(self, module: str, original: Moments) -> Moments:
-        """Of the inputs that the artefact's module sees."""
-        if module not in self.columns:
-            return original
-        shrink = 1 / self.columns[module].to(original.second)
-        return replace(
-            original,
-            second=original.second * shrink[:, None] * shrink,
-            mean_abs=original.mean_abs * shrink,
-            peak_mean_abs=original.peak_mean_abs * shrink,
-            peak_abs=original.peak_abs * shrink,
-        )
 
 
 def _recorded(path: Path) -> Folds:

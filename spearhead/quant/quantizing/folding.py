@@ -7,11 +7,12 @@ up_proj                  → down_proj
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from spearhead.quant.fold_scales import FoldScales
 from spearhead.quant.methods.awq import Consumer, search_input_scales
 from spearhead.quant.moments import Moments
 from spearhead.quant.recipe import ModuleChoice
@@ -28,38 +29,15 @@ LayerChoices = Mapping[str, ModuleChoice | None]
 """Projection within the layer to its choice."""
 
 
-@dataclass(slots=True, kw_only=True)
-class FoldedLayer:
-    """A layer that computes the same with other weights: ``W' = diag(row) · W · diag(column)``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedLayer(FoldScales):
+    """A layer that computes the same with other weights, and the scales of its projections.
 
     Attributes:
         tensors: By name within the layer, float32.
-        columns: Projection to its input scales ``(K,)``, where they are not 1.
-        rows: Projection to its output scales ``(N,)``, where they are not 1.
     """
 
     tensors: dict[str, Tensor]
-    columns: dict[str, Tensor] = field(default_factory=dict)
-    rows: dict[str, Tensor] = field(default_factory=dict)
-
-    def unfolded(self, part: str, weight: Tensor) -> Tensor:
-        """What a weight of the folded layer stands for in the original one."""
-        if part in self.columns:
-            weight = weight / self.columns[part]
-        return weight / self.rows[part][:, None] if part in self.rows else weight
-
-    def moments(self, part: str, original: Moments) -> Moments:
-        """Of the inputs that the projection sees in the folded layer."""
-        if part not in self.columns:
-            return original
-        shrink = 1 / self.columns[part].to(original.second)
-        return replace(
-            original,
-            second=original.second * shrink[:, None] * shrink,
-            mean_abs=original.mean_abs * shrink,
-            peak_mean_abs=original.peak_mean_abs * shrink,
-            peak_abs=original.peak_abs * shrink,
-        )
 
 
 def fold_layer(
