@@ -1,6 +1,7 @@
 """The services run as the chart runs them: user 10001, read-only root, one writable folder, secret files."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -109,13 +110,19 @@ def pods():
         pods.kill()
 
 
-def write_secrets(folder: Path) -> None:
+def names_of_workers(scheduler):
+    """What the chart's scheduler wants to read in its workers' certificate."""
+    return re.findall(r"tls_name=\"([^\"]+)\"", "\n".join(scheduler.container["args"]))
+
+
+def write_secrets(folder: Path, worker_names) -> None:
     """The secrets of the values ``TLS`` and ``AUTH``, mounted where the chart mounts them."""
-    for name in ("tls-public", "tls-internal"):
+    for name, hosts in (("tls-public", ["localhost"]), ("tls-internal", worker_names)):
         place = folder / name
         place.mkdir()
+        names = ",".join(f"DNS:{host}" for host in hosts)
         key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "tls.key"]
-        subject = ["-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost"]
+        subject = ["-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName={names}"]
         command = ["openssl", "req", "-x509", *key, "-out", "tls.crt", *subject]
         subprocess.run(command, cwd=place, check=True, capture_output=True)
         shutil.copy(place / "tls.crt", place / "ca.crt")
@@ -157,9 +164,9 @@ def test_secured_services_answer_clients_and_probes_and_drain_with_nothing_but_t
     pods, tiny_checkpoint
 ):
     shutil.copytree(tiny_checkpoint("llama"), pods.models / "target")
-    write_secrets(pods.secrets)
     objects, ports = rendered()
     services = workloads(objects)
+    write_secrets(pods.secrets, names_of_workers(services[0]))
     processes = [pods.serve(workload, ports) for workload in services]
     target = TargetConfig(
         address=f"localhost:{ports['scheduler']}",
