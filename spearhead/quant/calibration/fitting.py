@@ -4,6 +4,7 @@ Second moments are K x K for each input; all of them together would not fit anyw
 while they exist.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from spearhead.errors import CalibrationError
 from spearhead.model.checkpoint.layout import layer_name
+from spearhead.model.checkpoint.origin import recorded_revision
 from spearhead.quant.calibration.config import CalibrationConfig
 from spearhead.quant.calibration.models import Models
 from spearhead.quant.calibration.progress import Progress
@@ -25,6 +27,9 @@ from spearhead.quant.moments import Moments
 from spearhead.quant.sequences import TokenBatch
 
 STAGE = "statistics"
+
+_LARGEST_ERROR = 0.5
+"""‖E‖ / ‖W‖ beyond which nothing was rounded: 4 bits leave 0.05 to 0.3, and unrelated weights 1.4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +141,7 @@ def module_error(models: Models, module: str) -> Tensor:
     """E = W - Ŵ in the artefact's scaling of the layer, float32 ``(N, K)`` on the device.
 
     Raises:
-        CalibrationError: NaN or infinity in either.
+        CalibrationError: NaN or infinity in either, or an error that is none of rounding.
     """
     subject = models.subject
     full = subject.folds.folded(module, subject.full.tensor(f"{module}.weight").to(models.device))
@@ -146,7 +151,22 @@ def module_error(models: Models, module: str) -> Tensor:
             f"the weights of {module} hold NaN or infinity, in full precision or in 4 bits; the checkpoint "
             "is damaged, make it again"
         )
+    if not recorded_revision(subject.artefact):
+        _check_rounded(models, module, float(error.norm()), float(full.norm()))
     return error
+
+
+def _check_rounded(models: Models, module: str, error: float, size: float) -> None:
+    """Refuses weights that nobody rounded from these; of an artefact with a record, its digest says so."""
+    if error > _LARGEST_ERROR * size:
+        subject = models.subject
+        ratio = error / size if size else math.inf
+        raise CalibrationError(
+            f"the quantised weights of {module} differ from those of {subject.full.path} by {ratio:.2f} of "
+            f"their size, where rounding leaves at most {_LARGEST_ERROR:g}: name the model that "
+            f"{subject.artefact.path} was made from with --full-precision; if it is that one, its weights were "
+            "scaled in a way that is not understood here, so quantise it with `spearhead quantize`"
+        )
 
 
 def _fits(models: Models, batches: list[TokenBatch]) -> bool:
