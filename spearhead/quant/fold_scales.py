@@ -1,4 +1,4 @@
-"""Input scales that were folded into weights, ``W' = diag(row) W diag(column)`` with inputs ``x / column``."""
+"""Input scales that were folded into weights: ``W' = diag(row) W diag(column)``, ``x' = x / column``."""
 
 from dataclasses import dataclass, field, replace
 
