@@ -24,15 +24,29 @@ from spearhead.quant.allocation.spending import (
 def uniform_rank(
     modules: Sequence[ModuleShape], config: AllocationConfig, *, rank: int | None = None
 ) -> Allocation:
-    """One rank everywhere: the given one, else the largest that fits.
+    """One rank everywhere: the given one, else the largest that fits, and a step more where that still fits.
+
+    Modules take what is left in the order of their names, which knows nothing of damage, so that less than
+    one step of any of them is left over. Where the budget holds no common rank, some get the least.
 
     Raises:
         CalibrationError: ``rank`` does not fit into the budget.
     """
     check_names(modules)
     fitting = [module for module in modules if config.rank_limit(module) >= config.min_rank]
-    chosen = largest_common_rank(fitting, config) if rank is None else rank
-    return _common(modules, fitting, chosen, config, "one rank everywhere")
+    if rank is not None:
+        return _common(modules, fitting, rank, config, "one rank everywhere")
+    common = largest_common_rank(fitting, config)
+    ranks = _with_remainder(fitting, common, config)
+    return conclude(
+        modules,
+        config,
+        ranks,
+        _reasons(modules, ranks, "one rank everywhere, and a step more by name"),
+        selected_count=sum(rank > 0 for rank in ranks.values()),
+        common_rank=common,
+        message="" if any(ranks.values()) else _holds_none(config),
+    )
 
 
 def grid(
@@ -144,7 +158,7 @@ def _common(
             f"{config.budget_bytes}; lower the rank or the number of modules"
         )
     ranks = common_ranks(chosen, rank, config)
-    message = "" if any(ranks.values()) else f"the budget of {config.budget_bytes} bytes holds no common rank"
+    message = "" if any(ranks.values()) else _holds_none(config)
     return conclude(
         modules,
         config,
@@ -154,6 +168,22 @@ def _common(
         common_rank=rank,
         message=message,
     )
+
+
+def _with_remainder(modules: Sequence[ModuleShape], rank: int, config: AllocationConfig) -> dict[str, int]:
+    ranks = common_ranks(modules, rank, config)
+    left = config.budget_bytes - common_bytes(modules, rank, config)
+    further = rank + config.rank_quantum if rank else config.min_rank
+    for module in sorted(modules, key=lambda module: module.name):
+        price = config.bytes_of(module, further) - config.bytes_of(module, ranks[module.name])
+        if further <= config.rank_limit(module) and price <= left:
+            ranks[module.name] = further
+            left -= price
+    return ranks
+
+
+def _holds_none(config: AllocationConfig) -> str:
+    return f"the budget of {config.budget_bytes} bytes holds no common rank"
 
 
 def _reasons(modules: Sequence[ModuleShape], ranks: Mapping[str, int], reason: str) -> dict[str, str]:

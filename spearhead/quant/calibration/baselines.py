@@ -1,6 +1,5 @@
 """Other ways to spend the same bytes: published closed forms, and other places for trained ones."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spearhead.quant.allocation import (
@@ -34,9 +33,11 @@ class BaselinePlan:
 
     Attributes:
         budgets: Shares of the 4-bit artefact's bytes; empty = the calibration's own.
-        methods: Closed forms, at the largest rank that all modules can have under each budget.
+        methods: Closed forms, at the rank that all modules can have under each budget, one more where that
+            still fits.
         ratios: Methods whose bytes at our perplexity are sought.
-        max_rank: Largest rank that is tried for them.
+        max_rank: Largest rank of closed forms. A series whose ranks it lowers says so in its name, since its
+            bytes are then fewer than the budget's.
         random_seeds: One random placement each.
     """
 
@@ -110,11 +111,13 @@ class _Comparison:
 
         for share in self._budgets():
             own = abs(share * self._w4_bytes - self._own_bytes()) <= 1
+            ranks = self._uniform(share).ranks
+            capped = {module: min(rank, self._plan.max_rank) for module, rank in ranks.items()}
+            lowered = "" if capped == ranks else f", no rank over {self._plan.max_rank}"
             for method in self._plan.methods:
-                ranks = self._uniform(share).ranks
                 if ranks and self._forms.offers(method):
-                    variant = self._forms.variant(method, self._capped(ranks))
-                    add(method.value, SeriesKind.BASELINE, self._point(variant, share, None))
+                    variant = self._forms.variant(method, capped)
+                    add(method.value + lowered, SeriesKind.BASELINE, self._point(variant, share, None))
             if own:
                 for state in self._found.rungs[1:]:
                     variant = Variant(name=state.rung.value, key=state.key, factors=state.factors)
@@ -216,9 +219,6 @@ class _Comparison:
 
     def _curves(self) -> dict[str, EnergyCurve]:
         return {module: form.residual for module, form in self._found.forms.by_module.items()}
-
-    def _capped(self, ranks: Mapping[str, int]) -> dict[str, int]:
-        return {module: min(rank, self._plan.max_rank) for module, rank in ranks.items()}
 
     def _trained(self, allocation: Allocation, share: float, seed: int | None) -> QualityPoint | None:
         start = start_factors(self._found.forms, allocation.ranks)

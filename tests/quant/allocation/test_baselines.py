@@ -48,8 +48,27 @@ def test_the_uniform_rank_is_the_largest_that_fits() -> None:
     assert uniform_rank(MODULES, config(3 * BYTES_A_RANK), rank=2).spent_bytes == 2 * BYTES_A_RANK
 
 
+@pytest.mark.parametrize("quantum", [1, 2])
+@pytest.mark.parametrize(
+    "budget", [650, 4_000, BYTES_A_RANK - 1, 2 * BYTES_A_RANK - 1, 5 * BYTES_A_RANK + 3_333]
+)
+def test_a_uniform_rank_leaves_less_than_one_step_of_the_budget(budget: int, quantum: int) -> None:
+    limits = replace(config(budget), rank_quantum=quantum, min_rank=quantum)
+    result = uniform_rank(MODULES, limits)
+    ranks = [result.ranks.get(module.name, 0) for module in MODULES]
+    assert result.unspent_bytes >= 0
+    assert set(ranks) <= {result.common_rank, result.common_rank + quantum}
+    steps = [
+        quantum * limits.bytes_of(module, 1)
+        for module, rank in zip(MODULES, ranks, strict=True)
+        if rank == result.common_rank
+    ]
+    assert result.unspent_bytes < min(steps)
+    assert uniform_rank(MODULES[::-1], limits).ranks == result.ranks
+
+
 def test_no_uniform_rank_is_an_empty_allocation_that_says_so() -> None:
-    result = uniform_rank(MODULES, config(BYTES_A_RANK - 1))
+    result = uniform_rank(MODULES, config(599))  # the smallest module takes 600 bytes
     assert not result.ranks
     assert "holds no common rank" in result.message
 
