@@ -164,8 +164,8 @@ def _check_rounded(models: Models, module: str, error: float, size: float) -> No
         raise CalibrationError(
             f"the quantised weights of {module} differ from those of {subject.full.path} by {ratio:.2f} of "
             f"their size, where rounding leaves at most {_LARGEST_ERROR:g}: name the model that "
-            f"{subject.artefact.path} was made from with --full-precision; if it is that one, its weights were "
-            "scaled in a way that is not understood here, so quantise it with `spearhead quantize`"
+            f"{subject.artefact.path} was made from with --full-precision; if it is that one, its weights "
+            "were scaled in a way that is not understood here, so quantise it with `spearhead quantize`"
         )
 
 
