@@ -19,7 +19,7 @@ QUICK = CalibrationConfig(
     moments_sequences=24,
     damage_tokens=96,
     max_rank=8,
-    training=TrainingConfig(steps=20, sequences_per_step=8, evaluate_every=5, learning_rate=1e-3),
+    training=TrainingConfig(steps=20, sequences_per_step=8, evaluate_every=5),
     gate="off",
     draws=400,
 )
