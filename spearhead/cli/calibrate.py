@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from spearhead.cli.options import check_json_place, check_least, given, publish_line, refuse_idle
 from spearhead.errors import ConfigError
 
 _EPILOG = """
@@ -19,6 +20,10 @@ _DAMAGE = ("cka_final", "cka_block", "kl")
 _RECIPES = ("full", "reduced")
 _GATES = ("auto", "off", "force")
 _DTYPES = ("auto", "float32", "bfloat16")
+OF_TEXTS = ("length", "max_segments")
+"""Options that only texts have a use for."""
+
+_OF_SAMPLING = ("sampling_batch", "chat_fraction")
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -81,11 +86,11 @@ def _add_training(group: "argparse._ArgumentGroup") -> None:
 def _add_results(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
     add("--text", type=Path, action="append", default=[], metavar="FILE", help="score on it; repeatable")
-    add("--length", type=int, default=2048, metavar="L", help="tokens of a segment of a text (2048)")
-    add("--max-segments", type=int, default=0, metavar="N", help="of each text; 0 = all (0)")
+    add("--length", type=int, metavar="L", help="tokens of a segment of a text (2048)")
+    add("--max-segments", type=int, metavar="N", help="of each text; 0 = all (0)")
     add("--report", type=Path, metavar="DIR", help="where report.json and .html go (in the artefact)")
     add("--baselines", action="store_true", help="also score published methods and other placements")
-    add("--baseline-rank", type=int, default=32, metavar="R", help="their largest rank (32)")
+    add("--baseline-rank", type=int, metavar="R", help="their largest rank (32)")
     add("--export-lora", type=Path, metavar="DIR", help="also write the best set without gates as LoRA")
     add("--json", type=Path, metavar="FILE", help="also write the last line there")
 
@@ -123,9 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-    if arguments.json is not None:
-        arguments.json.write_text(line + "\n", encoding="utf-8")
-    print(line, flush=True)
+    publish_line(line, arguments.json)
     return 0
 
 
@@ -142,8 +145,10 @@ def _check(arguments: argparse.Namespace) -> None:
             "--save-sequences keeps what the model wrote, and with --calibration-text it writes nothing; "
             "leave one of them out"
         )
-    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
-        raise ConfigError(f"--json {arguments.json}: the folder {arguments.json.parent} does not exist")
+    check_json_place(arguments.json)
+    check_least(arguments, ("memory_gib", "tokens_at_once", "threads", "max_segments"), 0)
+    check_least(arguments, ("length", "baseline_rank", "sampling_batch"), 1)
+    _check_effect(arguments)
     for option in ("text", "calibration_text", "sequences"):
         given = getattr(arguments, option)
         for path in given if isinstance(given, list) else [given]:
@@ -151,6 +156,19 @@ def _check(arguments: argparse.Namespace) -> None:
                 raise ConfigError(f"--{option.replace('_', '-')} {path} is no file")
     if arguments.export_lora is not None and arguments.export_lora.exists():
         raise ConfigError(f"--export-lora {arguments.export_lora} exists; choose another folder")
+
+
+def _check_effect(arguments: argparse.Namespace) -> None:
+    if arguments.gate in (None, "off"):  # no recipe trains gates unless it is told to
+        refuse_idle(given(arguments, ["gate_learning_rate"]), "without gates (--gate auto or force)")
+    if arguments.calibration_text is not None:
+        refuse_idle(given(arguments, _OF_SAMPLING), "with --calibration-text")
+    if arguments.sequences is not None:
+        refuse_idle(given(arguments, ["sampling_batch"]), "with --sequences")
+    if not arguments.text:
+        refuse_idle(given(arguments, OF_TEXTS), "without --text")
+    if not arguments.baselines:
+        refuse_idle(given(arguments, ["baseline_rank"]), "without --baselines")
 
 
 def parse_budget(text: str) -> tuple[float, int]:

@@ -1,18 +1,14 @@
 """A calibration as text; pure functions."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from spearhead.cli.tables import table
-
-if TYPE_CHECKING:
-    from spearhead.quant.calibration import Calibration
-    from spearhead.quant.calibration.scoring import Score
-
-_REFERENCE = "full precision"
+from spearhead.quant.calibration import Calibration
+from spearhead.quant.calibration.scoring import REFERENCE, Score
+from spearhead.quant.report import Rung
 
 
-def describe_calibration(found: "Calibration", scores: "Mapping[str, Mapping[str, Score]]") -> str:
+def describe_calibration(found: Calibration, scores: Mapping[str, Mapping[str, Score]]) -> str:
     """Where ranks went, every rung on every text, what was decided, and what was written."""
     return "\n".join(
         [
@@ -25,7 +21,7 @@ def describe_calibration(found: "Calibration", scores: "Mapping[str, Mapping[str
     )
 
 
-def _placement(found: "Calibration") -> str:
+def _placement(found: Calibration) -> str:
     allocation, spread = found.allocation, found.allocation.damage
     ranks = sorted(allocation.ranks.values())
     damage = "" if spread is None else f"; damage is spread as over {spread.effective_count:.1f} of them"
@@ -42,11 +38,11 @@ def _placement(found: "Calibration") -> str:
     )
 
 
-def _text(found: "Calibration", text: str, scores: "Mapping[str, Score]") -> str:
+def _text(found: Calibration, text: str, scores: Mapping[str, Score]) -> str:
     w4_bytes = found.subject.artefact.stored_bytes
     sizes = {state.rung.value: w4_bytes + state.compensator_bytes for state in found.rungs}
-    sizes[_REFERENCE] = found.subject.full.stored_bytes
-    whole, start = scores[_REFERENCE], scores["w4"]
+    sizes[REFERENCE] = found.subject.full.stored_bytes
+    whole, start = scores[REFERENCE], scores[Rung.W4.value]
     rows = [[text, "MB", "perplexity", "of full", "gap closed", "KL", "closed", "p99", "top-1", "quantiser"]]
     for name, score in scores.items():
         rows.append(
@@ -60,7 +56,7 @@ def _text(found: "Calibration", text: str, scores: "Mapping[str, Score]") -> str
                 _closed(score.kl_mean, start.kl_mean, 0.0),
                 f"{score.kl_p99:.3f}",
                 f"{score.agreement:.1%}",
-                "none" if name == _REFERENCE else found.subject.artefact.quantization,
+                "none" if name == REFERENCE else found.subject.artefact.quantization,
             ]
         )
     return table(rows)
@@ -70,7 +66,7 @@ def _closed(value: float, worst: float, best: float) -> str:
     return f"{(worst - value) / (worst - best):.1%}" if worst > best else "–"
 
 
-def _verdict(found: "Calibration") -> str:
+def _verdict(found: Calibration) -> str:
     best = found.chosen
     if found.written is None:
         return (

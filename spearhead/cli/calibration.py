@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from spearhead.cli.bench.environment import environment
-from spearhead.cli.calibrate import parse_budget
+from spearhead.cli.calibrate import OF_TEXTS, parse_budget
 from spearhead.cli.calibrate_report import describe_calibration
-from spearhead.cli.progress import ProgressBar, tell
+from spearhead.cli.options import given
+from spearhead.cli.progress import StageBars, tell
 from spearhead.quant.calibration import (
     Calibration,
     CalibrationConfig,
@@ -64,7 +65,7 @@ def calibrate_artefact(arguments: argparse.Namespace) -> str:
         work=arguments.work,
         force=arguments.force,
     )
-    bars = _Bars()
+    bars = StageBars()
     facts = environment()
     outcome = CalibrationOutcome(_options(arguments), _surroundings(facts, device), bars.show)
     found = calibrate(
@@ -88,35 +89,34 @@ def config_from(arguments: argparse.Namespace, device: str) -> CalibrationConfig
     recipe: Recipe = arguments.recipe or ("full" if device.startswith("cuda") else "reduced")
     config = CalibrationConfig.of_recipe(recipe, arguments.seed)
     share, budget_bytes = parse_budget(arguments.budget)
-    sampling = _given(arguments, _SAMPLING)
-    training = _given(arguments, {name: name for name in _TRAINING})
-    top = _given(arguments, {name: name for name in _TOP})
+    sampling = {_SAMPLING[name]: value for name, value in given(arguments, _SAMPLING).items()}
     return replace(
         config,
         budget_share=share or config.budget_share,
         budget_bytes=budget_bytes,
         factor_bits=arguments.factor_bits,
         sampling=replace(config.sampling, **sampling),
-        training=replace(config.training, **training),
-        **top,
+        training=replace(config.training, **given(arguments, _TRAINING)),
+        **given(arguments, _TOP),
     )
-
-
-def _given(arguments: argparse.Namespace, names: dict[str, str]) -> dict[str, Any]:
-    """Options that are on the command line, by the names of their fields."""
-    values = vars(arguments)
-    return {field: values[option] for option, field in names.items() if values[option] is not None}
 
 
 def _options(arguments: argparse.Namespace) -> OutcomeOptions:
     return OutcomeOptions(
         texts=tuple(arguments.text),
-        protocol=TextProtocol(length=arguments.length, max_segments=arguments.max_segments),
+        protocol=TextProtocol(**given(arguments, OF_TEXTS)),
         report=arguments.report,
-        baselines=BaselinePlan(max_rank=arguments.baseline_rank) if arguments.baselines else None,
+        baselines=_baselines(arguments),
         adapter=arguments.export_lora,
         save_sequences=arguments.save_sequences,
     )
+
+
+def _baselines(arguments: argparse.Namespace) -> BaselinePlan | None:
+    if not arguments.baselines:
+        return None
+    plan = BaselinePlan()
+    return replace(plan, max_rank=arguments.baseline_rank or plan.max_rank)
 
 
 def _surroundings(facts: dict[str, Any], device: str) -> Surroundings:
@@ -137,21 +137,3 @@ def _document(found: Calibration, outcome: CalibrationOutcome) -> dict[str, Any]
         "stages_s": dict(found.stages),
         "metrics": outcome.metrics(),
     }
-
-
-class _Bars:
-    """One progress bar a stage; a stage that was finished before shows none."""
-
-    def __init__(self) -> None:
-        self._bars: dict[str, ProgressBar] = {}
-        self._done: dict[str, int] = {}
-
-    def show(self, stage: str, done: int, total: int) -> None:
-        """Moves the bar of a stage."""
-        if done < self._done.get(stage, done + 1):  # the first sign, or the same stage once more
-            if done == total:
-                return
-            self._bars[stage] = ProgressBar(stage, total)
-            self._bars[stage].start_from(done)
-        self._done[stage] = done
-        self._bars[stage].move_to(done, total)

@@ -3,10 +3,11 @@
 import argparse
 from pathlib import Path
 
+from spearhead.cli.options import check_json_place, check_least, given, publish_line, refuse_idle
 from spearhead.errors import ConfigError
 
 _DTYPES = ("float32", "bfloat16", "float16")
-_AT_LEAST_ONE = ("draft_tokens", "prompt_tokens", "output_tokens", "draws")
+_AT_LEAST_ONE = ("draft_tokens", "prompt_tokens", "output_tokens", "draws", "length", "self_sample_length")
 _NOT_NEGATIVE = (
     "prompts",
     "self_samples",
@@ -16,7 +17,17 @@ _NOT_NEGATIVE = (
     "self_sample_seed",
     "threads",
     "tokens_at_once",
+    "stride",
+    "max_segments",
 )
+OF_TEXTS = ("length", "stride", "bos_per_segment", "max_segments")
+"""Options that only texts have a use for."""
+
+OF_SELF_SAMPLES = ("self_sample_length", "self_sample_seed")
+"""Options that only self-samples have a use for."""
+
+OF_ACCEPTANCE = ("draft_tokens", "temperature", "output_tokens")
+"""Options that only acceptance has a use for, beside those that choose drafters and prompts."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -53,13 +64,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _add_text_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("texts").add_argument
     add("--text", type=Path, action="append", default=[], metavar="FILE", help="UTF-8; repeatable")
-    add("--length", type=int, default=2048, metavar="L", help="tokens of a segment (2048)")
-    add("--stride", type=int, default=0, metavar="N", help="from segment to segment; 0 = no overlap (0)")
+    add("--length", type=int, metavar="L", help="tokens of a segment (2048)")
+    add("--stride", type=int, metavar="N", help="from segment to segment; 0 = no overlap (0)")
     add("--bos-per-segment", action="store_true", help="start each segment with the beginning token")
-    add("--max-segments", type=int, default=0, metavar="N", help="of each text; 0 = all (0)")
+    add("--max-segments", type=int, metavar="N", help="of each text; 0 = all (0)")
     add("--self-samples", type=int, default=0, metavar="N", help="sequences that full precision writes (0)")
-    add("--self-sample-length", type=int, default=256, metavar="L", help="tokens of each (256)")
-    add("--self-sample-seed", type=int, default=1009, metavar="N", help="not the calibration's (1009)")
+    add("--self-sample-length", type=int, metavar="L", help="tokens of each (256)")
+    add("--self-sample-seed", type=int, metavar="N", help="not the calibration's (1009)")
 
 
 def _add_acceptance_options(parser: argparse.ArgumentParser) -> None:
@@ -71,8 +82,8 @@ def _add_acceptance_options(parser: argparse.ArgumentParser) -> None:
         metavar="self|ngram|MODEL",
         help="full precision itself, look-up, or a draft model; repeatable (self)",
     )
-    add("--draft-tokens", type=int, default=5, metavar="K", help="drafts a round (5)")
-    add("--temperature", type=float, default=1.0, metavar="T", help="0 = greedy (1.0)")
+    add("--draft-tokens", type=int, metavar="K", help="drafts a round (5)")
+    add("--temperature", type=float, metavar="T", help="0 = greedy (1.0)")
     add("--seed", type=int, default=0, metavar="N", help="of noise and resamples (0)")
     add(
         "--prompts",
@@ -81,8 +92,8 @@ def _add_acceptance_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="one a segment of the first text; 0 = no acceptance (16)",
     )
-    add("--prompt-tokens", type=int, default=128, metavar="N", help="of each (128)")
-    add("--output-tokens", type=int, default=128, metavar="N", help="written after each (128)")
+    add("--prompt-tokens", type=int, metavar="N", help="of each (128)")
+    add("--output-tokens", type=int, metavar="N", help="written after each (128)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,32 +102,19 @@ def run(arguments: argparse.Namespace) -> int:
     # Imported here: torch takes seconds to load, and the other commands do without it.
     from spearhead.cli.evaluation import evaluate
 
-    line = evaluate(arguments)
-    print(line, flush=True)
-    if arguments.json is not None:
-        _write(arguments.json, line + "\n")
+    publish_line(evaluate(arguments), arguments.json)
     return 0
-
-
-def _write(path: Path, content: str) -> None:
-    try:
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"--json {path} cannot be written: {error.strerror}; the same is the last line of the output"
-        ) from error
 
 
 def _check(arguments: argparse.Namespace) -> None:
     if not arguments.text and not arguments.self_samples:
         raise ConfigError("nothing to evaluate on; give --text FILE (two are better) or --self-samples N")
-    values = vars(arguments)
-    for names, least in ((_AT_LEAST_ONE, 1), (_NOT_NEGATIVE, 0)):
-        for name in names:
-            if not least <= values[name] < float("inf"):  # NaN is not
-                option = name.replace("_", "-")
-                raise ConfigError(f"--{option} is {values[name]}; it must be at least {least}")
-    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
-        raise ConfigError(f"--json {arguments.json}: the folder {arguments.json.parent} does not exist")
-    if arguments.json is not None and arguments.json.is_dir():
-        raise ConfigError(f"--json {arguments.json} is a folder; name a file in it")
+    check_least(arguments, _AT_LEAST_ONE, 1)
+    check_least(arguments, _NOT_NEGATIVE, 0)
+    check_json_place(arguments.json)
+    if not arguments.prompts:
+        refuse_idle(given(arguments, ("drafter", "prompt_tokens", *OF_ACCEPTANCE)), "with --prompts 0")
+    if not arguments.text:
+        refuse_idle(given(arguments, OF_TEXTS), "without --text")
+    if not arguments.self_samples:
+        refuse_idle(given(arguments, OF_SELF_SAMPLES), "without --self-samples")

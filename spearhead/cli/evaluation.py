@@ -6,15 +6,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from draft_service.config import DrafterSettings
 from draft_service.ngram_drafter import find_continuation
 from spearhead.cli.bench.environment import environment
-from spearhead.cli.progress import ProgressBar, tell
+from spearhead.cli.evaluate import OF_ACCEPTANCE, OF_SELF_SAMPLES, OF_TEXTS
+from spearhead.cli.options import given
+from spearhead.cli.progress import StageBars, tell
 from spearhead.cli.tables import table
 from spearhead.errors import ConfigError
+from spearhead.model.checkpoint.compensators import FILE, FOLDER
+from spearhead.model.checkpoint.tensor_files import read_json
 from spearhead.model.quantization import QuantizationScheme
 from spearhead.quant.device import TOKENS_AT_ONCE, compute_device
 from spearhead.quant.evaluation import (
@@ -43,6 +48,8 @@ from spearhead.quant.evaluation.presentation import (
 from spearhead.quant.self_sampling import SamplingTokens, SelfSamplingConfig, self_sample
 
 _SELF, _NGRAM = "self", "ngram"
+_PROMPT_TOKENS = 128
+_SELF_SAMPLING = {"self_sample_length": 256, "self_sample_seed": 1009}
 
 
 def evaluate(arguments: argparse.Namespace) -> str:
@@ -52,7 +59,7 @@ def evaluate(arguments: argparse.Namespace) -> str:
         ConfigError: Options that do not fit together.
         CalibrationError, CheckpointError, ModelMismatch: See :mod:`spearhead.quant.evaluation`.
     """
-    bars = _Bars()
+    bars = StageBars()
     with _opened(arguments) as models:
         texts = _texts(arguments, models, bars)
         evaluation = evaluate_variants(
@@ -98,25 +105,21 @@ def _tokens_at_once(arguments: argparse.Namespace, models: OpenedModels) -> int:
     return chosen or TOKENS_AT_ONCE[models.reference.source.device.type]
 
 
-def _texts(arguments: argparse.Namespace, models: OpenedModels, bars: "_Bars") -> list[EvaluationText]:
-    protocol = TextProtocol(
-        length=arguments.length,
-        stride=arguments.stride,
-        bos_per_segment=arguments.bos_per_segment,
-        max_segments=arguments.max_segments,
-    )
+def _texts(arguments: argparse.Namespace, models: OpenedModels, bars: StageBars) -> list[EvaluationText]:
+    protocol = TextProtocol(**given(arguments, OF_TEXTS))
     texts = [read_text(path, models.tokenizer, protocol) for path in arguments.text]
     if arguments.self_samples:
         texts.append(_self_samples(arguments, models, bars))
     return texts
 
 
-def _self_samples(arguments: argparse.Namespace, models: OpenedModels, bars: "_Bars") -> EvaluationText:
+def _self_samples(arguments: argparse.Namespace, models: OpenedModels, bars: StageBars) -> EvaluationText:
     source = models.reference.source
+    chosen = _SELF_SAMPLING | given(arguments, OF_SELF_SAMPLES)
+    seed = chosen["self_sample_seed"]
+    _check_unseen(models.compensated, seed)
     config = SelfSamplingConfig(
-        sequence_count=arguments.self_samples,
-        length=arguments.self_sample_length,
-        seed=arguments.self_sample_seed,
+        sequence_count=arguments.self_samples, length=chosen["self_sample_length"], seed=seed
     )
     samples = self_sample(
         source,
@@ -128,25 +131,34 @@ def _self_samples(arguments: argparse.Namespace, models: OpenedModels, bars: "_B
     return text_from_samples("self-samples (written)", samples)
 
 
+def _check_unseen(artefacts: Sequence[Path], seed: int) -> None:
+    """Refuses samples that compensators were fitted to: there they look better than they are."""
+    for path in artefacts:
+        folder = path.parent if path.is_file() else path
+        described = read_json((folder / FOLDER / FILE).with_suffix(".json"))
+        if described.get("config", {}).get("sampling", {}).get("seed") == seed:
+            raise ConfigError(
+                f"--self-sample-seed {seed} is the seed of the text that the compensators of {path} were "
+                "fitted to; give another"
+            )
+
+
 def _plan(
     arguments: argparse.Namespace, models: OpenedModels, texts: Sequence[EvaluationText]
 ) -> AcceptancePlan:
     segments = texts[0].segments
-    if arguments.prompt_tokens > segments.shape[1]:
+    prompt_tokens = arguments.prompt_tokens or _PROMPT_TOKENS
+    if prompt_tokens > segments.shape[1]:
         raise ConfigError(
-            f"--prompt-tokens {arguments.prompt_tokens} is more than the {segments.shape[1]} tokens of a "
+            f"--prompt-tokens {prompt_tokens} is more than the {segments.shape[1]} tokens of a "
             "segment; prompts are the first tokens of segments"
         )
     at_once = _tokens_at_once(arguments, models)
     return AcceptancePlan(
         drafters=_drafters(arguments.drafter or [_SELF], models, at_once),
-        prompts=segments[: arguments.prompts, : arguments.prompt_tokens],
+        prompts=segments[: arguments.prompts, :prompt_tokens],
         settings=AcceptanceSettings(
-            draft_tokens=arguments.draft_tokens,
-            temperature=arguments.temperature,
-            seed=arguments.seed,
-            output_tokens=arguments.output_tokens,
-            tokens_at_once=at_once,
+            seed=arguments.seed, tokens_at_once=at_once, **given(arguments, OF_ACCEPTANCE)
         ),
         vocab_size=models.tokenizer.vocab_size,
     )
@@ -170,19 +182,6 @@ def _look_up(tokens: Sequence[int], count: int) -> list[int]:
     return find_continuation(
         tokens, longest=settings.ngram_longest, shortest=settings.ngram_shortest, count=count
     )
-
-
-class _Bars:
-    """One progress bar a label."""
-
-    def __init__(self) -> None:
-        self._bars: dict[str, ProgressBar] = {}
-
-    def show(self, label: str, done: int, total: int) -> None:
-        """Moves the bar of ``label``."""
-        if label not in self._bars:
-            self._bars[label] = ProgressBar(label, total)
-        self._bars[label].move_to(done, total)
 
 
 def _print_tables(evaluation: Evaluation) -> None:

@@ -58,3 +58,21 @@ class ProgressBar:
             f"{self._label:<24} [{bar:<{_WIDTH}}] {self._done}/{self._total}{self._unit}"
             f"  {rate:.1f}{self._unit}/s  {left_s:.0f} s left"
         )
+
+
+class StageBars:
+    """One progress bar a stage; a stage that was finished before shows none."""
+
+    def __init__(self) -> None:
+        self._bars: dict[str, ProgressBar] = {}
+        self._done: dict[str, int] = {}
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        """Moves the bar of a stage."""
+        if done < self._done.get(stage, done + 1):  # the first sign, or the same stage once more
+            if done == total:
+                return
+            self._bars[stage] = ProgressBar(stage, total)
+            self._bars[stage].start_from(done)
+        self._done[stage] = done
+        self._bars[stage].move_to(done, total)

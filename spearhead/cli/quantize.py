@@ -3,11 +3,11 @@
 import argparse
 import shutil
 import sys
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from spearhead.cli.options import given, refuse_idle
 from spearhead.cli.progress import ProgressBar, tell
 from spearhead.cli.quantize_report import describe_report
 
@@ -127,7 +127,7 @@ def _progress() -> "OnProgress":
 def _recipe(arguments: argparse.Namespace) -> "QuantizationRecipe":
     from spearhead.quant import MethodOptions, QuantizationRecipe
 
-    options = MethodOptions(**_given(arguments, _METHOD_NUMBERS))
+    options = MethodOptions(**given(arguments, _METHOD_NUMBERS))
     return QuantizationRecipe.parse(arguments.scheme, arguments.method, arguments.override, options)
 
 
@@ -138,13 +138,8 @@ def _settings(arguments: argparse.Namespace) -> "RunSettings":
         device=arguments.device,
         work=arguments.work,
         restart=arguments.restart,
-        **_given(arguments, _OF_THE_PASS),
+        **given(arguments, _OF_THE_PASS),
     )
-
-
-def _given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """Those options that the command line names; the others have the defaults of what takes them."""
-    return {name: value for name in names if (value := vars(arguments)[name]) is not None}
 
 
 def _check_effect(arguments: argparse.Namespace, choices: "Choices", *, with_tokens: bool) -> None:
@@ -153,19 +148,15 @@ def _check_effect(arguments: argparse.Namespace, choices: "Choices", *, with_tok
     Raises:
         ConfigError: Their names.
     """
-    from spearhead.errors import ConfigError
-
     methods = {choice.method for choice in choices.values() if choice is not None}
     idle = [
         name
-        for name in _given(arguments, _METHOD_NUMBERS)
+        for name in given(arguments, _METHOD_NUMBERS)
         if not any(method.startswith(_METHOD_NUMBERS[name]) for method in methods)
     ]
-    idle += [] if with_tokens else _given(arguments, _OF_TOKENS)
-    if idle:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
-        used = f"{', '.join(sorted(methods))} with{'' if with_tokens else 'out'} calibration tokens"
-        raise ConfigError(f"{names} would have no effect on {used}; leave out what has none")
+    idle += [] if with_tokens else given(arguments, _OF_TOKENS)
+    used = f"{', '.join(sorted(methods))} with{'' if with_tokens else 'out'} calibration tokens"
+    refuse_idle(idle, f"on {used}")
 
 
 def _sequences(
@@ -177,7 +168,7 @@ def _sequences(
     from spearhead.quant.quantizing.checks import checked_choices, needs_statistics
     from spearhead.quant.quantizing.self_sampled import sampled_sequences
 
-    numbers = _NUMBERS | _given(arguments, _NUMBERS)
+    numbers = _NUMBERS | given(arguments, _NUMBERS)
     count, length = numbers["sequences"], numbers["length"]
     with closing(open_checkpoint(arguments.source)) as checkpoint:
         choices = checked_choices(checkpoint, recipe)

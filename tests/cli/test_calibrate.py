@@ -73,6 +73,15 @@ def test_baselines_go_into_the_report(artefact: Path) -> None:
         (["--json", "nowhere/out.json"], "--json nowhere/out.json: the folder nowhere does not exist"),
         (["--device", "abacus"], "device abacus cannot be used"),
         (["--steps", "-1"], "training: steps is -1"),
+        (["--memory-gib", "-1"], "--memory-gib is -1.0; it must be at least 0"),
+        (["--tokens-at-once", "-1"], "--tokens-at-once is -1; it must be at least 0"),
+        (["--threads", "-1"], "--threads is -1; it must be at least 0"),
+        (["--sampling-batch", "0"], "--sampling-batch is 0; it must be at least 1"),
+        (["--json", "."], "--json . is a folder; name a file in it"),
+        (["--gate-learning-rate", "0"], "--gate-learning-rate would have no effect without gates"),
+        (["--length", "64"], "--length would have no effect without --text; leave out what has none"),
+        (["--max-segments", "0"], "--max-segments would have no effect without --text"),
+        (["--baseline-rank", "4"], "--baseline-rank would have no effect without --baselines"),
         (["--min-rank", "5", "--max-rank", "4"], "max_rank is 4; it must be at least min_rank 5"),
         (["--sequence-count", "4"], "calibration: 4 sequences hold out 0, which cannot decide"),
         (["--full-precision", "nowhere"], "nowhere does not exist"),
@@ -104,6 +113,26 @@ def test_windows_of_a_text_are_not_saved_as_what_the_model_wrote(
     assert main(["calibrate", str(artefact), *options]) == 2
     assert "with --calibration-text it writes nothing" in capsys.readouterr().err
     assert not saved.exists()
+
+
+def test_options_of_sampling_are_refused_where_nothing_is_sampled(
+    artefact: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, value in (("--chat-fraction", "0"), ("--sampling-batch", "8")):
+        assert main(["calibrate", str(artefact), "--calibration-text", str(text), option, value]) == 2
+        assert f"{option} would have no effect with --calibration-text" in capsys.readouterr().err
+    assert main(["calibrate", str(artefact), "--sequences", str(text), "--sampling-batch", "8"]) == 2
+    assert "--sampling-batch would have no effect with --sequences" in capsys.readouterr().err
+
+
+def test_a_disk_that_refuses_the_json_file_costs_no_numbers(
+    artefact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["calibrate", str(artefact), *_QUICK, "--steps", "0", "--json", "/dev/full"]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out.splitlines()[-1])["metrics"]
+    assert "--json /dev/full cannot be written: No space left on device" in captured.err
 
 
 def test_a_terminated_run_says_how_to_go_on_and_does(artefact: Path, tmp_path: Path) -> None:

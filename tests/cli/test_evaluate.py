@@ -79,7 +79,7 @@ def test_self_samples_are_a_text_and_are_scored_without_the_first_token_of_a_doc
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["evaluate", str(folder), "--self-samples", "3", "--self-sample-length", "24"]
-    assert main([*arguments, *SMALL, "--prompts", "0"]) == 0
+    assert main([*arguments, "--device", "cpu", "--draws", "50", "--prompts", "0"]) == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     (scores,) = document["texts"]
     assert scores["bos"] == "as sampled" and scores["segment_count"] == 3
@@ -101,6 +101,17 @@ def test_self_samples_are_a_text_and_are_scored_without_the_first_token_of_a_doc
         (["--text", "rain.txt", "--json", "gone/out.json"], "the folder gone does not exist"),
         (["--text", "rain.txt", "--json", "."], "--json . is a folder; name a file in it"),
         (["--text", "rain.txt", "--temperature", "nan"], "--temperature is nan; it must be at least 0"),
+        (["--text", "rain.txt", "--memory-gib", "-1"], "--memory-gib is -1.0; it must be at least 0"),
+        (["--text", "rain.txt", "--self-sample-seed", "3"], "would have no effect without --self-samples"),
+        (["--self-samples", "2"], "--length, --max-segments would have no effect without --text"),
+        (
+            ["--text", "rain.txt", "--prompts", "0", "--drafter", "self"],
+            "--drafter would have no effect",
+        ),
+        (
+            ["--text", "rain.txt", "--prompts", "0", "--draft-tokens", "5", "--temperature", "0"],
+            "--draft-tokens, --temperature would have no effect with --prompts 0",
+        ),
         (["--text", "rain.txt", "--quantization", "w3"], "quantization 'w3' is not understood"),
     ],
 )
@@ -115,3 +126,18 @@ def test_what_cannot_be_evaluated_is_refused_with_exit_code_2(
     monkeypatch.chdir(text.parent)
     assert main(["evaluate", str(folder), *SMALL, *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_compensators_are_not_judged_on_samples_of_the_seed_that_they_were_fitted_with(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    w4 = tmp_path / "w4"
+    assert main(["quantize", str(folder), str(w4), "--scheme", "channel"]) == 0
+    quick = ["--sequence-count", "96", "--sequence-length", "24", "--moments-sequences", "8", "--steps", "0"]
+    quick += ["--damage-tokens", "96", "--budget", "8%", "--max-rank", "4", "--device", "cpu"]
+    assert main(["calibrate", str(w4), *quick, "--seed", "7"]) == 0
+    samples = ["--self-samples", "2", "--self-sample-length", "24", "--prompts", "0", "--device", "cpu"]
+    assert main(["evaluate", str(w4), *samples, "--draws", "50"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(w4), *samples, "--self-sample-seed", "7"]) == 2
+    assert "--self-sample-seed 7 is the seed of the text that the compensators of" in capsys.readouterr().err

@@ -41,6 +41,7 @@ class OpenedModels:
         drafters: Draft models, in the order asked for.
         tokenizer: Of all of them.
         revision: Digest of the reference's checkpoint.
+        compensated: Where checkpoints with compensators lie.
     """
 
     reference: EvaluatedModel
@@ -48,6 +49,7 @@ class OpenedModels:
     drafters: tuple[EvaluatedModel, ...]
     tokenizer: Tokenizer
     revision: str
+    compensated: tuple[Path, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -214,6 +216,7 @@ def opened_models(
             ),
             tokenizer=tokenizer,
             revision=base.revision,
+            compensated=tuple(one.path for one in others if one.compensators is not None),
         )
 
 
