@@ -1,12 +1,14 @@
 """Measures every recovery claim on one model: prints tables and, as the last line, one JSON document.
 
-A run that was killed goes on from its folder.
+A run that was killed goes on from its folder, of which each size has its own and each commit its stages.
+Sections of earlier runs stay in its results, each with the commit, machine and command that it is from.
 """
 
 import argparse
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +18,14 @@ from benchmarks.recovery.cases import SECTIONS, SIZES, cases
 from benchmarks.recovery.lab import Lab
 from benchmarks.recovery.tables import gate_table, grid_table, ratio_table, section_table
 from spearhead.cli.bench.environment import environment
-from spearhead.cli.progress import ProgressBar
+from spearhead.cli.progress import StageBars
+from spearhead.model.checkpoint.durable import put_in_place
 from spearhead.quant.calibration import CalibrationSettings
 from spearhead.quant.calibration.report import Surroundings
+from spearhead.quant.device import device_name
 
+_RESULTS = "results.json"
 _FURTHER = {"budgets": grid_table, "gates": gate_table, "baselines": ratio_table}
-
-
-class _Bars:
-    def __init__(self) -> None:
-        self._stage, self._bar = "", ProgressBar("")
-
-    def show(self, stage: str, done: int, total: int) -> None:
-        if stage != self._stage:
-            self._stage, self._bar = stage, ProgressBar(stage)
-        self._bar.move_to(done, total)
 
 
 def main() -> None:
@@ -49,37 +44,49 @@ def main() -> None:
         "command": shlex.join(["python", "-m", "benchmarks.recovery", *sys.argv[1:]]),
     }
     device = arguments.device
-    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else facts["machine"]["cpu"]
+    name = device_name(torch.device(device))
     lab = Lab(
         model=arguments.model,
         texts=tuple(arguments.text),
         length=arguments.length,
         size=SIZES[arguments.size],
         settings=CalibrationSettings(device=device),
-        folder=arguments.folder,
-        surroundings=Surroundings(
-            versions=facts["versions"], commands=(str(facts["command"]),), device=str(name)
-        ),
-        progress=_Bars().show,
+        folder=arguments.folder / arguments.size,
+        commit=str(facts["commit"] or "unknown"),
+        surroundings=Surroundings(versions=facts["versions"], commands=(str(facts["command"]),), device=name),
+        progress=StageBars().show,
         tell=lambda sentence: print(sentence, file=sys.stderr, flush=True),
     )
-    document: dict[str, Any] = {"benchmark": "recovery", "device": name, "size": arguments.size, **facts}
-    document["sections"] = {}
+    document = {"benchmark": "recovery", "size": arguments.size, "sections": _earlier(lab.folder / _RESULTS)}
     for section in arguments.section or SECTIONS:
-        _measure(lab, section, document)
+        _measure(lab, section, {"device": name, **facts}, document)
     print(json.dumps(document))
 
 
-def _measure(lab: Lab, section: str, document: dict[str, Any]) -> None:
-    rows = document["sections"].setdefault(section, [])
+def _measure(lab: Lab, section: str, facts: Mapping[str, Any], document: dict[str, Any]) -> None:
+    rows: list[dict[str, Any]] = []
+    document["sections"][section] = {**facts, "rows": rows}
     for case in cases(section, lab.size):
         rows.append(lab.row(case))
-        # What was measured outlives a run that is cut off.
-        (lab.folder / "results.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        _save(lab.folder / _RESULTS, document)  # what was measured outlives a run that is cut off
     print(f"\n{section}\n{section_table(rows)}")
     if section in _FURTHER:
         print(f"\n{_FURTHER[section](rows)}")
     sys.stdout.flush()
+
+
+def _earlier(path: Path) -> dict[str, Any]:
+    """Sections of earlier runs, each with its own commit, machine and command."""
+    if not path.exists():
+        return {}
+    sections: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["sections"]
+    return sections
+
+
+def _save(path: Path, document: Mapping[str, Any]) -> None:
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    put_in_place(part, path)
 
 
 if __name__ == "__main__":

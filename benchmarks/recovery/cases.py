@@ -40,6 +40,7 @@ class Size:
         whole: Whether any case takes whole texts.
         bits: Of factors in the headline.
         budgets: Of the headline.
+        baseline_budgets: At which quality is drawn against bytes; each takes five trainings and more.
     """
 
     recipe: CalibrationConfig
@@ -49,6 +50,7 @@ class Size:
     whole: bool = True
     bits: Sequence[FactorBits] = FACTOR_BITS
     budgets: Sequence[float] = (0.01, 0.022)
+    baseline_budgets: Sequence[float] = BUDGETS
 
 
 SIZES = {
@@ -61,6 +63,7 @@ SIZES = {
         whole=False,
         bits=(16,),
         budgets=(0.01,),
+        baseline_budgets=(0.01,),
     ),
     # Proves the command, not the numbers.
     "smoke": Size(

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.recovery.cases import BASES, GRID_RANKS, Case, Size
 from spearhead.quant import QuantizationRecipe, RunSettings, quantize_checkpoint
 from spearhead.quant.allocation import grid, grid_points
@@ -23,6 +25,7 @@ from spearhead.quant.calibration.outcome import HELD_OUT
 from spearhead.quant.calibration.placing import allocation_config, start_factors
 from spearhead.quant.calibration.report import Surroundings
 from spearhead.quant.calibration.rungs import RungMaker, RungState
+from spearhead.quant.calibration.scoring import REFERENCE
 from spearhead.quant.calibration.store import StageStore
 from spearhead.quant.evaluation import (
     Comparison,
@@ -51,7 +54,8 @@ class Lab:
         length: Tokens of a segment.
         size: How much work.
         settings: How calibrations run here.
-        folder: Artefacts, stages and reports; a killed run goes on from here.
+        folder: Artefacts, stages and reports of one size; a killed run goes on from here.
+        commit: Of this code, whose artefacts and stages no other commit takes.
         surroundings: Versions, command, machine.
         progress: Told of all stages.
         tell: Told sentences.
@@ -63,6 +67,7 @@ class Lab:
     size: Size
     settings: CalibrationSettings
     folder: Path
+    commit: str
     surroundings: Surroundings
     progress: Progress
     tell: Callable[[str], None]
@@ -70,11 +75,12 @@ class Lab:
     def row(self, case: Case) -> dict[str, Any]:
         """Everything that a case showed, as JSON values."""
         report = self.folder / "reports" / f"{case.section}-{case.name.replace(', ', '-')}"
+        plan = BaselinePlan(max_rank=64, budgets=tuple(self.size.baseline_budgets))
         options = OutcomeOptions(
             texts=self.texts,
             protocol=self._protocol(whole=case.whole_texts),
             report=report,
-            baselines=BaselinePlan(max_rank=64) if case.section == "baselines" else None,
+            baselines=plan if case.section == "baselines" else None,
         )
         outcome = CalibrationOutcome(options, self.surroundings, self.progress)
         extra: dict[str, Any] = {}
@@ -101,6 +107,7 @@ class Lab:
             **asdict(case),
             "name": case.name,
             "quantization": found.subject.artefact.quantization,
+            "chosen": found.chosen.rung.value,
             "w4_bytes": found.subject.artefact.stored_bytes,
             "rungs": {
                 state.rung.value: {
@@ -120,7 +127,7 @@ class Lab:
     def artefact(self, base: str) -> Path:
         """The 4-bit artefact of a quantiser; made once."""
         scheme, method = BASES[base]
-        folder = self.folder / "artefacts" / base.replace(", ", "-").replace(" ", "")
+        folder = self.folder / self.commit / "artefacts" / base.replace(", ", "-").replace(" ", "")
         if not folder.exists():
             self.tell(f"quantising: {base}")
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +146,7 @@ class Lab:
             full_precision=self.model,
             config=case.config(self.size),
             settings=self.settings,
-            work=self.folder / "stages",
+            work=self.folder / self.commit / "stages",
             force=True,
         )
 
@@ -192,12 +199,17 @@ class Lab:
         states = {state.rung: state for state in found.rungs}
         pair = [states[Rung.TRAINED], states[Rung.GATED]]
         models = [self._model(found, state) for state in pair]
-        reference = EvaluatedModel(name="full precision", source=found.models.teacher())
+        reference = EvaluatedModel(name=REFERENCE, source=found.models.teacher())
         results = {}
         for path in self.texts:
             text = read_text(path, found.subject.tokenizer, self._protocol(whole=False))
             measured = measure_text(reference, models, text, tokens_at_once=found.models.tokens_at_once)
-            results[text.name] = _differences(compare(measured, Rung.GATED.value, Rung.TRAINED.value))
+            found_kl = (measured.variants[rung.value].kl for rung in (Rung.GATED, Rung.TRAINED))
+            gated, trained = (np.nanmean(kl, axis=1) for kl in found_kl)
+            results[text.name] = {
+                **_differences(compare(measured, Rung.GATED.value, Rung.TRAINED.value)),
+                "delta_kl_by_segment": [float(one) for one in gated - trained],
+            }
         return results
 
     def _model(self, found: Calibration, state: RungState) -> EvaluatedModel:

@@ -3,27 +3,29 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from benchmarks.recovery.lab import texts_of
 from spearhead.cli.tables import table
-
-REFERENCE, W4 = "full precision", "w4"
+from spearhead.quant.calibration.scoring import REFERENCE
+from spearhead.quant.evaluation.bootstrap import Interval, PairedBootstrap
+from spearhead.quant.report import Rung
 
 
 def section_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line a case and text."""
+    """One line a case and text, with the rung that was kept."""
     lines = [
         ["case", "text", "quantiser", "MB", "rung", "PPL full", "PPL w4", "PPL", "x full", "gap closed",
          "KL w4", "KL", "KL closed", "held-out KL"]
     ]  # fmt: skip
     for row in rows:
-        best = list(row["rungs"])[-1]
         for text in texts_of(row):
-            lines.append(_line(row, text, best))
+            lines.append(_line(row, text, row["chosen"]))
     return table(lines)
 
 
 def _line(row: Mapping[str, Any], text: str, rung: str) -> list[str]:
-    full, start, now = (row["scores"][text][name] for name in (REFERENCE, W4, rung))
+    full, start, now = (row["scores"][text][name] for name in (REFERENCE, Rung.W4.value, rung))
     gap = (start["perplexity"] - now["perplexity"]) / (start["perplexity"] - full["perplexity"])
     return [
         row["name"],
@@ -75,14 +77,34 @@ def gate_table(rows: Sequence[Mapping[str, Any]]) -> str:
         )  # fmt: skip
         for text, found in row["gate_against_static"].items():
             static, gated = (row["scores"][text][rung]["kl_mean"] for rung in ("trained", "gated"))
-            delta = found["delta_kl"]
-            interval = f"{delta['value']:+.5f}"
-            if delta["low"] is not None:  # one segment has no interval
-                interval += f" ({delta['low']:+.5f} to {delta['high']:+.5f})"
+            interval = _interval(Interval(**found["delta_kl"]))
             lines.append(
                 [row["name"], text, f"{static:.4f}", f"{gated:.4f}", f"{1 - gated / static:.1%}", interval]
             )
+    for text, pooled in pooled_differences(rows).items():
+        lines.append(["all seeds", text, "", "", "", _interval(pooled)])
     return table(lines)
+
+
+def pooled_differences(rows: Sequence[Mapping[str, Any]]) -> dict[str, Interval]:
+    """Text to the difference of KL over all seeds, by paired bootstrap over segments.
+
+    Seeds share segments, so that a segment counts once, with its mean over seeds.
+    """
+    pooled = {}
+    for text in rows[0]["gate_against_static"]:
+        by_seed = [row["gate_against_static"][text]["delta_kl_by_segment"] for row in rows]
+        by_segment = np.mean(np.asarray(by_seed, dtype=np.float64), axis=0)
+        bootstrap = PairedBootstrap(len(by_segment))
+        samples = bootstrap.ratios(by_segment, np.ones_like(by_segment))
+        pooled[text] = bootstrap.interval(samples, null=0)
+    return pooled
+
+
+def _interval(found: Interval) -> str:
+    if found.low is None:  # one segment has none
+        return f"{found.value:+.5f}"
+    return f"{found.value:+.5f} ({found.low:+.5f} to {found.high:+.5f})"
 
 
 def ratio_table(rows: Sequence[Mapping[str, Any]]) -> str:
