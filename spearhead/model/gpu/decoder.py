@@ -46,6 +46,12 @@ class Products(Protocol):
     def multiply(self, x: Tensor, linear: LinearWeights, codes: Tensor | None = None) -> Tensor: ...  # noqa: D102
 
 
+class Replays(Protocol):
+    """Steps that were captured; see :class:`spearhead.model.gpu.graphs.StepGraphs`."""
+
+    def replay(self, weights: ModelWeights, numbers: StepTables) -> tuple[Tensor, Tensor] | None: ...  # noqa: D102
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequences:
     """What one attention launch serves.
@@ -89,6 +95,9 @@ class GpuDecoder:
             references compute.
         products: Multiplies by prepared weights.
         context_length: Longest sequence that will be asked for, in tokens.
+
+    Attributes:
+        graphs: Set once, before the first step; ``None`` = every step is launched kernel by kernel.
     """
 
     def __init__(
@@ -104,6 +113,7 @@ class GpuDecoder:
         self.context_length = context_length
         self.device = storage.layers[0].device
         self.products = products
+        self.graphs: Replays | None = None
         self._current = self.device.index if self.device.type == "cuda" else -1  # -1 = leave it as it is
         frequencies, factor = inverse_frequencies(config.rope, config.head_dim)
         angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
@@ -130,6 +140,7 @@ class GpuDecoder:
             Logits on the device, and which rows are finite.
         """
         with torch.cuda.device(self._current):
+            # Of several passes all but the last have MAX_ROWS rows, so that at most one is a replay.
             parts = passes(segments, logit_rows)
             computed = [self._compute(weights, part, token_ids) for part in parts]
             finite = [True] * len(token_ids)
@@ -140,7 +151,16 @@ class GpuDecoder:
 
     def _compute(self, weights: ModelWeights, part: Pass, token_ids: Sequence[int]) -> tuple[Tensor, Tensor]:
         """float32 logits ``(L, V)`` in the order of the step, and bool ``(N,)`` in that of the pass."""
-        step = self._send(tables(part, token_ids, self.storage.page_size))
+        numbers = tables(part, token_ids, self.storage.page_size)
+        replayed = None if self.graphs is None else self.graphs.replay(weights, numbers)
+        return self.compute(weights, self._send(numbers)) if replayed is None else replayed
+
+    def compute(self, weights: ModelWeights, step: Step) -> tuple[Tensor, Tensor]:
+        """A step that is on the device; waits for nothing, so that it may be captured.
+
+        Returns:
+            float32 logits ``(L, V)``, and whether rows are finite, bool ``(N,)``.
+        """
         added = F.embedding(step.token_ids, weights.embedding)  # (N, D)
         hidden: Tensor | None = None
         for index, layer in enumerate(weights.layers):

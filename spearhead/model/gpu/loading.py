@@ -1,6 +1,7 @@
 """A decoder on a GPU, warm: every kernel that a step may take is compiled before the first step."""
 
 import logging
+import time
 from collections.abc import Mapping
 
 import torch
@@ -10,6 +11,8 @@ from spearhead.errors import ConfigError
 from spearhead.model.architecture import ModelConfig
 from spearhead.model.attention import Segment
 from spearhead.model.gpu.decoder import GpuDecoder
+from spearhead.model.gpu.graph_shapes import graph_shapes
+from spearhead.model.gpu.graphs import CudaCapture, StepGraphs
 from spearhead.model.gpu.products import GpuLinears
 from spearhead.model.gpu.step import MAX_ROWS
 from spearhead.model.invariance import decoder_invariant
@@ -42,6 +45,29 @@ def gpu_decoder(
         raise ConfigError(f"the plans of the 4-bit product cannot be used: {error}") from error
     linears = GpuLinears(variants.values(), plans, rows=MAX_ROWS, device=device)
     return GpuDecoder(config, storage, linears, context_length=context_length)
+
+
+def capture_steps(decoder: GpuDecoder, variants: Mapping[str, ModelWeights]) -> None:
+    """Captures the small steps of every variant as CUDA graphs; before the proof, which then covers them.
+
+    Raises:
+        RuntimeError: A capture failed, or there is no memory for the graphs.
+    """
+    started, before = time.monotonic(), torch.cuda.memory_reserved(decoder.device)
+    with torch.cuda.device(decoder.device):
+        graphs = StepGraphs(
+            decoder.compute,
+            graph_shapes(decoder.context_length),
+            page_size=decoder.storage.page_size,
+            vocab_size=next(iter(variants.values())).head.weight.shape[0],
+            device=decoder.device,
+            capture=CudaCapture(),
+        )
+        for weights in variants.values():
+            graphs.add(weights)
+    decoder.graphs = graphs
+    taken = (torch.cuda.memory_reserved(decoder.device) - before) >> 20
+    _log.info("captured %d steps in %.1f s, %d MiB", len(graphs), time.monotonic() - started, taken)
 
 
 def warm_up(decoder: GpuDecoder, weights: ModelWeights) -> None:

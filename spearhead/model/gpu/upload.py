@@ -27,14 +27,34 @@ def upload(arrays: Sequence[npt.NDArray[np.generic]], device: torch.device) -> l
     Returns:
         Contiguous tensors of the same types and shapes; they share one storage.
     """
-    starts = [0]
-    for array in arrays:
-        starts.append(starts[-1] + array.nbytes + -array.nbytes % _ALIGNMENT)
+    sent = torch.from_numpy(pack(arrays)).to(device)
+    return views(sent, arrays)
+
+
+def pack(arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.uint8]:
+    """Arrays behind each other, each at an aligned place."""
+    starts = _starts(arrays)
     packed = np.zeros(max(starts[-1], _ALIGNMENT), np.uint8)  # torch views no memory of size zero
     for start, array in zip(starts[:-1], arrays, strict=True):
         packed[start : start + array.nbytes] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-    sent = torch.from_numpy(packed).to(device)
+    return packed
+
+
+def views(memory: Tensor, arrays: Sequence[npt.NDArray[np.generic]]) -> list[Tensor]:
+    """What :func:`pack` put into memory, as tensors that share it.
+
+    Args:
+        memory: uint8, packed arrays.
+        arrays: Of the types and shapes that were packed.
+    """
     return [
-        sent[start : start + array.nbytes].view(_DTYPES[array.dtype.type]).view(array.shape)
-        for start, array in zip(starts[:-1], arrays, strict=True)
+        memory[start : start + array.nbytes].view(_DTYPES[array.dtype.type]).view(array.shape)
+        for start, array in zip(_starts(arrays)[:-1], arrays, strict=True)
     ]
+
+
+def _starts(arrays: Sequence[npt.NDArray[np.generic]]) -> list[int]:
+    starts = [0]
+    for array in arrays:
+        starts.append(starts[-1] + array.nbytes + -array.nbytes % _ALIGNMENT)
+    return starts
