@@ -52,7 +52,7 @@ def test_the_last_line_is_json_and_the_tables_before_it_say_all(
 
 
 def test_baselines_go_into_the_report(artefact: Path) -> None:
-    assert main(["calibrate", str(artefact), *_QUICK, "--baselines", "--baseline-rank", "4"]) == 0
+    assert main(["calibrate", str(artefact), *_QUICK, "--baselines", "--baseline-rank", "8"]) == 0
     report = RecoveryReport.from_json((artefact / "spear" / "report" / "report.json").read_text())
     assert {"QERA-exact", "LoftQ", "ours, trained"} <= {series.name for series in report.series}
     assert {ratio.baseline.series for ratio in report.byte_ratios} == {"L²QER", "QERA-exact", "LoftQ"}
