@@ -20,7 +20,7 @@ from spearhead.model.drawing import Draw, draw_each
 from spearhead.model.engine import SequenceEngine
 from spearhead.model.forward import ForwardPass
 from spearhead.model.gpu.drawing import compile_draws, draw_together
-from spearhead.model.gpu.loading import gpu_decoder, prove_invariance
+from spearhead.model.gpu.loading import capture_steps, gpu_decoder, prove_invariance
 from spearhead.model.gpu.weights import prepared
 from spearhead.model.invariance import make_invariant, probe_page_count
 from spearhead.model.kv_cache import KvStorage, PageTable
@@ -191,6 +191,8 @@ def _build_on_gpu(
     variants = prepared(variants, dtype)
     storage = sizes.storage(dtype, device)
     decoder = gpu_decoder(sizes.config, storage, variants, context_length=sizes.context_length(storage))
+    if sizes.settings.cuda_graphs:
+        capture_steps(decoder, variants)
     invariant = prove_invariance(decoder, variants)
     compile_draws(sizes.vocab_size, device)
     if invariant:

@@ -23,6 +23,8 @@ class ModelSettings:
         max_compute_tokens: Most tokens that one item adds in one step; what is left waits for the next.
         allow_batch_variance: Start although results depend on the batch on this machine. Output may then
             differ between runs; the service reports it.
+        cuda_graphs: On a GPU, capture small steps at start-up and replay them. Saves launches; costs some
+            seconds and up to some hundred MiB.
     """
 
     path: str = ""
@@ -34,6 +36,7 @@ class ModelSettings:
     context_length: int = 0
     max_compute_tokens: int = 1024
     allow_batch_variance: bool = False
+    cuda_graphs: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -46,6 +49,8 @@ class ModelSettings:
             )
         if self.max_compute_tokens < 1:
             raise ValueError(f"max_compute_tokens is {self.max_compute_tokens}; it must be at least 1")
+        if self.cuda_graphs and self.device == "cpu":
+            raise ValueError('cuda_graphs is true and device "cpu"; set device to "cuda", or cuda_graphs to false')
 
     @property
     def display_name(self) -> str:

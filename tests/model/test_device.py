@@ -50,3 +50,9 @@ def test_a_gpu_computes_in_bfloat16_unless_told_otherwise():
     assert compute_dtypes(ModelSettings(path="m"), CUDA) == (torch.bfloat16,)
     assert compute_dtypes(ModelSettings(path="m", dtype="float16"), CUDA) == (torch.float16,)
     assert compute_dtypes(ModelSettings(path="m"), CPU)[-1] is torch.float32
+
+
+def test_graphs_without_a_gpu_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match='cuda_graphs is true and device "cpu"; set device to "cuda"'):
+        ModelSettings(cuda_graphs=True)
+    assert ModelSettings(cuda_graphs=True, device="cuda:1").cuda_graphs
