@@ -50,7 +50,9 @@ class ModelSettings:
         if self.max_compute_tokens < 1:
             raise ValueError(f"max_compute_tokens is {self.max_compute_tokens}; it must be at least 1")
         if self.cuda_graphs and self.device == "cpu":
-            raise ValueError('cuda_graphs is true and device "cpu"; set device to "cuda", or cuda_graphs to false')
+            raise ValueError(
+                'cuda_graphs is true and device "cpu"; set device to "cuda", or cuda_graphs to false'
+            )
 
     @property
     def display_name(self) -> str:

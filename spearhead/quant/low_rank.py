@@ -47,25 +47,18 @@ class LowRank:
         return float(self.energies[rank:].sum()) / total if total else 0.0
 
 
-def qera_exact(error: Tensor, moments: Moments, rank: int, *, ridge: float = 0.0) -> LowRank:
+def qera_exact(error: Tensor, moments: Moments, rank: int) -> LowRank:
     """The best correction of the outputs on the calibration tokens.
 
     Args:
         error: E, any float ``(N, K)``.
         moments: Of the inputs.
         rank: Most components.
-        ridge: Adds this share of R's mean diagonal to it: between the exact form (0) and plain SVD (large),
-            for few calibration tokens.
 
     Raises:
-        ValueError: ``rank`` is below 1 or ``ridge`` negative.
+        ValueError: ``rank`` is below 1.
     """
-    if ridge < 0:
-        raise ValueError(f"ridge is {ridge}; it cannot be negative")
     second = moments.second
-    if ridge:
-        weight = ridge * float(moments.mean_square.mean())
-        second = second + weight * torch.eye(len(second), dtype=second.dtype, device=second.device)
     wide = error.double()
     outputs, inputs = wide.shape
     if outputs <= inputs:

@@ -101,15 +101,6 @@ def test_no_error_needs_no_correction() -> None:
     assert found.residual(0) == 0
 
 
-def test_a_large_ridge_leads_to_the_plain_svd() -> None:
-    x, error = inputs(20), error_of(12, 20)
-    plain = scaled_svd(error, None, 3)
-    ridged = qera_exact(error, moments_of(x), 3, ridge=1e9)
-    torch.testing.assert_close(ridged.b @ ridged.a, plain.b @ plain.a, rtol=1e-3, atol=1e-3)
-    with pytest.raises(ValueError, match="ridge is -1"):
-        qera_exact(error, moments_of(x), 3, ridge=-1)
-
-
 def test_the_methods_rank_as_their_objectives_say() -> None:
     x, error = inputs(20), error_of(12, 20)
     moments = moments_of(x)

@@ -21,6 +21,7 @@ from spearhead.quant.calibration.progress import Progress
 from spearhead.quant.calibration.sequences import CalibrationTexts
 from spearhead.quant.calibration.store import StageResult, StageStore
 from spearhead.quant.decoder import LayerTensors
+from spearhead.quant.device import free_memory_bytes
 from spearhead.quant.layer_pass import LayerVisit, visit_layers
 from spearhead.quant.low_rank import LowRank, output_error, qera_exact
 from spearhead.quant.moments import Moments
@@ -171,7 +172,7 @@ def _check_rounded(models: Models, module: str, error: float, size: float) -> No
 
 def _fits(models: Models, batches: list[TokenBatch]) -> bool:
     elements = sum(prod(batch.token_ids.shape) for batch in batches) * models.subject.full.config.hidden_size
-    return 8 * elements < 0.2 * torch.cuda.mem_get_info(models.device)[0]
+    return 8 * elements < 0.2 * free_memory_bytes(models.device)
 
 
 def _check_improves(module: str, error: Tensor, moments: Moments, best: LowRank) -> None:
