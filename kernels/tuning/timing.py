@@ -10,6 +10,8 @@ from functools import partial
 
 import torch
 
+from kernels.graph_capture import nothing_collected
+
 ROTATED_BYTES = 300_000_000
 """Distinct weights in one rotation: five times the L2 of an H200."""
 _LONG_US = 2000
@@ -45,7 +47,7 @@ def time_calls(calls: Sequence[Callable[[], object]], *, replays: int = 50) -> T
     # A graph of few short calls is nothing but its own launch; long calls need no company.
     repeats = max(1, -(-16 // len(calls))) if _on_side_stream(calls) < _LONG_US else 1
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with nothing_collected(), torch.cuda.graph(graph):
         for _ in range(repeats):
             for call in calls:
                 call()

@@ -1,13 +1,12 @@
 """One update of the optimiser: run as it comes, or captured once and replayed as a CUDA graph."""
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from kernels.graph_capture import nothing_collected
 from spearhead.quant.lesson import Lesson
 
 _WARM_UPS = 3
@@ -118,7 +117,7 @@ class Stepper:
                     self._update(batch)
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            with _nothing_collected(), torch.cuda.graph(graph):
+            with nothing_collected(), torch.cuda.graph(graph):
                 loss = self._update(batch)
         # The warm-ups were no training.
         with torch.no_grad():
@@ -134,16 +133,3 @@ class Stepper:
         clip_grad_norm_(self._parameters, self._clip_norm)
         self._optimizer.step()
         return loss.detach()
-
-
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """The graph of an earlier training, freed while another is captured, would spoil the capture."""
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

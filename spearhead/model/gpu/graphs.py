@@ -6,14 +6,13 @@ they give. A row's bits do not depend on its batch, so a replay gives the bits o
 start-up looks at both. Nothing in a captured step waits for the processor.
 """
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from kernels.graph_capture import nothing_collected
 from kernels.paged_attention import PagedBatch
 from spearhead.model.gpu.decoder import Sequences, Step
 from spearhead.model.gpu.graph_shapes import MAX_GRAPH_ROWS, FilledStep, GraphShape, filled, fitting, idle
@@ -149,20 +148,7 @@ class CudaCapture:
             run()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool):
+        with nothing_collected(), torch.cuda.graph(graph, pool=self._pool):
             run()
         replay: Run = graph.replay
         return replay
-
-
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Memory or graphs that the collector frees during a capture would spoil it."""
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
