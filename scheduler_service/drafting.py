@@ -190,7 +190,7 @@ class Drafting:
         wanted: Iterable[Request],
         token_budget: int,
         make_trace: Callable[[Sequence[Request]], StepTrace],
-    ) -> None:
+    ) -> bool:
         """Lets the drafter compute known tokens beside the target's step, without waiting for it.
 
         Does nothing while an earlier one is under way. Tells the drafter of ended sequences too.
@@ -199,9 +199,12 @@ class Drafting:
             wanted: Requests whose tokens it lacks, most urgent first.
             token_budget: Most tokens in all.
             make_trace: Makes the spans of the message, when there is one.
+
+        Returns:
+            Whether none was under way.
         """
         if self._background is not None:
-            return
+            return False
         members = []
         for request in wanted:
             if token_budget < 1:
@@ -213,6 +216,7 @@ class Drafting:
             self._catching_up = {request.sequence_id for request, _, _ in members}
             trace = make_trace([request for request, _, _ in members])
             self._background = asyncio.create_task(self._catch_up(members, trace))
+        return True
 
     async def send_releases(self, trace: StepTrace) -> None:
         """Tells the drafter at once which sequences ended."""

@@ -90,6 +90,7 @@ class Loop:
         self._tracer = tracer
         self._clock = clock
         self._min_catch_up_tokens = min_catch_up_tokens
+        self._rows_to_catch_up = 0
         self._max_draft_lag = max_draft_lag
         self._verify_wait_s = verify_wait_s
         self._wake = asyncio.Event()
@@ -229,8 +230,13 @@ class Loop:
             ):
                 lagging.append(request)
         lagging.sort(key=lambda request: not request.decoding)
-        budget = max(row_count, self._min_catch_up_tokens)
-        self._drafting.start_catch_up(lagging, budget, lambda caught: self._trace(caught, "draft.catch_up"))
+        # Rows of steps during which the drafter was busy count too: a long prompt would leave it far behind.
+        self._rows_to_catch_up += row_count
+        budget = max(self._rows_to_catch_up, self._min_catch_up_tokens)
+        if self._drafting.start_catch_up(
+            lagging, budget, lambda caught: self._trace(caught, "draft.catch_up")
+        ):
+            self._rows_to_catch_up = 0
 
     def _learn(
         self, plan: StepPlan, parts: Sequence[StepPart], proposals: Proposals, exchange: StepExchange

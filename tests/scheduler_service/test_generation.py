@@ -147,6 +147,24 @@ async def test_a_prompt_of_128k_tokens_with_all_logprobs_passes_the_streams(make
         await stack.idle()
 
 
+async def test_a_drafter_that_was_busy_during_a_long_prompt_catches_up_with_all_of_it(
+    make_stack: StackFactory,
+) -> None:
+    async with make_stack(
+        limits={"max_step_tokens": 512, "draft_timeout_s": 20.0}, policy={"static_step_tokens": 512}
+    ) as stack:
+        stack.draft.gate.clear()
+        answer = asyncio.create_task(stack.generate(stack.request([7] * 2048, max_tokens=200)))
+        await stack.verify.wait_for(lambda: len(stack.verify.requests) >= 6)
+        stack.draft.gate.set()
+        await answer
+        first, second = (
+            [item.max_compute_tokens for item in request.items] for request in stack.draft.requests[:2]
+        )
+        assert first == [512]
+        assert second[0] >= 2048 - 512
+
+
 async def test_logprobs_end_where_the_output_ends(make_stack: StackFactory) -> None:
     async with make_stack(**WITH_DRAFTS) as stack:
         let_say(stack, "abcdefgh")
