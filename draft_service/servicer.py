@@ -74,6 +74,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     ) -> AsyncIterator[draft_pb2.ProposeResponse]:
         """Answers one scheduler until it, or a drain, ends the stream."""
         drafter = self._require().drafter
+        await context.send_initial_metadata(())  # the scheduler shakes hands once it knows who has the stream
         stream = self._streams.open()
         try:
             async for request, receipt in serve_stream(request_iterator, stream.ended):

@@ -1,5 +1,6 @@
 """What the scheduler knows of each kind of worker: its handshake and its stream."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import grpc
 
 from scheduler_service.latency_table import ModelProfile
 from spearhead import PROTOCOL_VERSION
-from spearhead.errors import ModelMismatch
+from spearhead.errors import DeadlineExceeded, ModelMismatch
 from spearhead.rpc import TargetConfig, create_channel, error_from_rpc
 from spearhead.v1 import draft_pb2, draft_pb2_grpc, types_pb2, verify_pb2, verify_pb2_grpc
 
@@ -112,6 +113,27 @@ class _Peer:
                 raise error_from_rpc(error, "it") from error
             raise
 
+    async def _open(
+        self, method: Callable[[], grpc.aio.StreamStreamCall], timeout_s: float
+    ) -> grpc.aio.StreamStreamCall:
+        """The stream, once the worker has it.
+
+        Before that, gRPC may carry it over to the process that is started next, which nobody has asked
+        what it serves. Afterwards it ends with its process.
+
+        Raises:
+            DeadlineExceeded: The worker does not take it in time.
+        """
+        call = method()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await call.initial_metadata()
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"it did not take the stream within {timeout_s:g} s; it hangs, or is of another release"
+            ) from error
+        return call
+
     def _check(self, info: types_pb2.ModelInfo) -> None:
         _check_agreement(self.name, info, self._tokenizer_hash, self._profile)
 
@@ -128,7 +150,7 @@ class VerifyPeer(_Peer):
     kind = "verify service"
 
     async def connect(self, timeout_s: float) -> Connection[VerifyInfo]:
-        """Shakes hands over a channel of its own and opens the stream.
+        """Opens the stream over a channel of its own, then shakes hands.
 
         Raises:
             ModelMismatch: Another contract or tokenizer.
@@ -138,10 +160,11 @@ class VerifyPeer(_Peer):
         request = verify_pb2.VerifyServiceGetModelInfoRequest(protocol_version=PROTOCOL_VERSION)
         async with self._handshake() as channel:
             stub = verify_pb2_grpc.VerifyServiceStub(channel)  # type: ignore[no-untyped-call]
+            call = await self._open(stub.Step, timeout_s)
             reply = await stub.GetModelInfo(request, timeout=timeout_s)
             self._check(reply.info)
         info = VerifyInfo(model=reply.info, variant=reply.variant)
-        return Connection(info=info, channel=channel, call=stub.Step())
+        return Connection(info=info, channel=channel, call=call)
 
 
 class DraftPeer(_Peer):
@@ -150,14 +173,15 @@ class DraftPeer(_Peer):
     kind = "draft service"
 
     async def connect(self, timeout_s: float) -> Connection[DraftInfo]:
-        """Shakes hands over a channel of its own and opens the stream; errors as for :class:`VerifyPeer`."""
+        """Opens the stream over its own channel, then shakes hands; errors as for :class:`VerifyPeer`."""
         request = draft_pb2.DraftServiceGetModelInfoRequest(protocol_version=PROTOCOL_VERSION)
         async with self._handshake() as channel:
             stub = draft_pb2_grpc.DraftServiceStub(channel)  # type: ignore[no-untyped-call]
+            call = await self._open(stub.Propose, timeout_s)
             reply = await stub.GetModelInfo(request, timeout=timeout_s)
             self._check(reply.info)
         info = DraftInfo(model=reply.info, max_draft_tokens=reply.max_draft_tokens)
-        return Connection(info=info, channel=channel, call=stub.Propose())
+        return Connection(info=info, channel=channel, call=call)
 
 
 def _check_agreement(

@@ -84,6 +84,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
     ) -> AsyncIterator[verify_pb2.StepResponse]:
         """Answers the steps of one scheduler until it, or a drain, ends the stream."""
         _, verifier = self._loaded()
+        await context.send_initial_metadata(())  # the scheduler shakes hands once it knows who has the stream
         stream = self._streams.open()
         try:
             async for request, receipt in serve_stream(request_iterator, stream.ended):

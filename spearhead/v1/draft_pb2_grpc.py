@@ -66,7 +66,8 @@ class DraftServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Propose(self, request_iterator, context):
-        """One request message a step, one response message a step, in order. Several may be in flight.
+        """One request message a step, one response message a step, in order. Several may be in flight. The worker
+        sends its initial metadata as soon as it has the stream; the scheduler shakes hands after that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -110,6 +110,8 @@ class FakeWorker:
         self.before_step: Callable[[int], None] = lambda count: None  # Raise in it to break the stream.
         self.gate: asyncio.Event = asyncio.Event()  # Steps wait for it.
         self.gate.set()
+        self.takes_streams = asyncio.Event()  # New streams wait for it.
+        self.takes_streams.set()
         self.arrived = asyncio.Event()
         self.changed = asyncio.Condition()
         self.item_faults: dict[int, int] = {}  # Count of the item to the ItemErrorReason it gets.
@@ -168,6 +170,8 @@ class FakeWorker:
         self.connection_count += 1
         await self._notify()
         try:
+            await self.takes_streams.wait()
+            await context.send_initial_metadata(())
             while (request := await context.read()) is not grpc.aio.EOF:
                 probing = not request.step_id
                 if not probing:

@@ -185,6 +185,9 @@ async def test_output_survives_a_drafter_killed_on_the_way(make_stack: StackFact
     async with make_stack() as stack:
         request = stack.request(max_tokens=1000)
         stream = await stack.open(request)
+        await stack.verify.wait_for(
+            lambda: any(item.draft_token_count for step in stack.verify.requests for item in step.items)
+        )
         await stack.draft_server.kill()
         answer = await stream.rest()
         assert answer.token_ids == stack.expected(request)
