@@ -54,7 +54,14 @@ class Size:
 
 
 SIZES = {
-    "full": Size(recipe=CalibrationConfig.of_recipe("full"), long_steps=2000, sweep_steps=400, segments=24),
+    "full": Size(
+        recipe=CalibrationConfig.of_recipe("full"),
+        long_steps=2000,
+        sweep_steps=400,
+        segments=24,
+        bits=(16, 4),
+        baseline_budgets=(0.01, 0.022),
+    ),
     "reduced": Size(
         recipe=CalibrationConfig.of_recipe("reduced"),
         long_steps=120,
@@ -151,7 +158,7 @@ def cases(section: str, size: Size) -> list[Case]:
             Case(section="gates", budget=0.022, factor_bits=8, gate="force", seed=seed, steps=sweep)
             for seed in SEEDS
         ],
-        "baselines": [Case(section="baselines")],
+        "baselines": [Case(section="baselines", steps=sweep)],
     }[section]
 
 
