@@ -45,7 +45,7 @@ class Peers:
         """Marlin on the same codes; group size 128 or per channel."""
         n, k = weight.shape
         codes = torch.ops._C.gptq_marlin_repack(
-            _packed(weight), torch.empty(0, dtype=torch.int32, device="cuda"), k, n, 4, False
+            _packed(weight).contiguous(), torch.empty(0, dtype=torch.int32, device="cuda"), k, n, 4, False
         )
         scales = _marlin_scales(weight, dtype)
 
