@@ -24,6 +24,12 @@ def slice_size(in_features: int) -> int:
     return 128 * max(2, -(-in_features // (128 * MAX_SLICES)))
 
 
+def code_parts(compensator: GpuCompensator) -> int:
+    """P of :func:`gated_codes`: slices of K, or 1 with gates, whose input is their sum."""
+    inputs = compensator.a.shape[2]
+    return 1 if compensator.gate is not None else -(-inputs // slice_size(inputs))
+
+
 def gated_codes(
     x: Tensor, compensator: GpuCompensator, scratch: Scratch, out: Tensor | None = None
 ) -> Tensor:
@@ -33,10 +39,10 @@ def gated_codes(
         x: ``(M, K)`` in the compensator's type, contiguous; M may be 0.
         compensator: Of S projections.
         scratch: Not used by another launch that may run at once.
-        out: Contiguous float32 ``(M, S R)`` to fill; ``None`` = a new one.
+        out: Contiguous float32 ``(P, M, S R)`` to fill; ``None`` = a new one.
 
     Returns:
-        float32 ``(M, S R)``.
+        float32 ``(P, M, S R)``, partial codes; P is :func:`code_parts`.
 
     Raises:
         ValueError: ``x`` or ``out`` does not fit.
@@ -46,18 +52,19 @@ def gated_codes(
         raise ValueError(
             f"x must be contiguous {compensator.a.dtype} (M, {inputs}); got {x.dtype} {tuple(x.shape)}"
         )
-    codes = _room(out, (len(x), segments * rank), x.device)
+    codes = _room(out, (code_parts(compensator), len(x), segments * rank), x.device)
     if not len(x):
         return codes
     size, gate = slice_size(inputs), compensator.gate
+    gates = 0 if gate is None else segments  # without gates no program waits for another
     grid = (triton.cdiv(len(x), _ROWS), triton.cdiv(inputs, size), segments)
     codes_kernel[grid](
         x,
         compensator.a,
         *((None,) * 5 if gate is None else (gate.w1, gate.b1, gate.w2, gate.b2, gate.gated)),
         codes,
-        scratch.partials(segments * grid[1] * rank * grid[0] * _ROWS),
-        scratch.counters(segments * grid[0]),
+        scratch.partials(gates * grid[1] * rank * grid[0] * _ROWS),
+        scratch.counters(gates * grid[0]),
         len(x),
         inputs,
         BM=_ROWS,
@@ -72,7 +79,7 @@ def gated_codes(
     return codes
 
 
-def _room(out: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
+def _room(out: Tensor | None, shape: tuple[int, int, int], device: torch.device) -> Tensor:
     if out is None:
         return torch.empty(shape, dtype=torch.float32, device=device)
     if out.shape != shape or out.dtype != torch.float32 or not out.is_contiguous() or out.device != device:

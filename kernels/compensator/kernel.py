@@ -3,8 +3,9 @@
 """Gated codes ``zg = gate(A x) * A x`` on the GPU, as a kernel of their own.
 
 Used where nothing in front of the product can fold them in. K is cut into slices of a size that K alone
-fixes; the program that arrives last adds the slices in rising order and applies the gate, so a row's codes
-have the same bits in any batch. Everything is held transposed, (R, BM), as the product wants it.
+fixes. Without gates each program stores its slice, and the product adds; with gates the program that arrives
+last adds the slices in rising order and applies the gate. Either way a row's codes have the same bits in any
+batch. Everything is held transposed, (R, BM), as the product wants it.
 """
 
 import triton
@@ -59,25 +60,27 @@ def codes_kernel(
     """Codes of S projections on the grid ``(ceil(M / BM), SLICES, S)``.
 
     x (M, K); a (S, R, K); the gate as :class:`kernels.compensator.layout.GpuGate`, H = 0: static;
-    zg float32 (M, S R); partials float32 (S, SLICES, R, ceil(M / BM) BM); arrivals int32, zero before and
-    after.
+    zg float32 (SLICES, M, S R), gated (1, M, S R); partials float32 (S, SLICES, R, ceil(M / BM) BM) and
+    arrivals int32, zero before and after, of gates alone.
     """
     row_tile, part, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows = row_tile * BM + tl.arange(0, BM)
     rank = tl.arange(0, R)
     code = code_slice(x, a + segment * R * K, rows, part * SLICE, M, K, BM, R, SLICE, ASM)
-    width = tl.num_programs(0) * BM
-    places = rank[:, None] * width + rows[None, :]
-    own = partials + segment * SLICES * R * width
-    tl.store(own + part * R * width + places, code)
-    tl.debug_barrier()  # Triton 3.6 puts none before an atomic that releases
-    counter = arrivals + segment * tl.num_programs(0) + row_tile
-    if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == SLICES - 1:
-        code = tl.zeros((R, BM), tl.float32)
-        for each in tl.static_range(SLICES):
-            code += tl.load(own + each * R * width + places, cache_modifier=".cg")
-        if H > 0:
+    target = zg + rows[None, :] * (S * R) + segment * R + rank[:, None]
+    if H == 0:
+        tl.store(target + part.to(tl.int64) * M * (S * R), code, mask=rows[None, :] < M)
+    else:
+        width = tl.num_programs(0) * BM
+        places = rank[:, None] * width + rows[None, :]
+        own = partials + segment * SLICES * R * width
+        tl.store(own + part * R * width + places, code)
+        tl.debug_barrier()  # Triton 3.6 puts none before an atomic that releases
+        counter = arrivals + segment * tl.num_programs(0) + row_tile
+        if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == SLICES - 1:
+            code = tl.zeros((R, BM), tl.float32)
+            for each in tl.static_range(SLICES):
+                code += tl.load(own + each * R * width + places, cache_modifier=".cg")
             code = apply_gate(code, w1, b1, w2, b2, gated, segment, R, H)
-        target = zg + rows[None, :] * (S * R) + segment * R + rank[:, None]
-        tl.store(target, code, mask=rows[None, :] < M)
-        tl.store(counter, 0)
+            tl.store(target, code, mask=rows[None, :] < M)
+            tl.store(counter, 0)

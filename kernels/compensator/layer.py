@@ -104,7 +104,7 @@ class Layers:
         """Name, relative RMSE against float32 and bound of each product."""
         for part, produced, y in self._steps(path, rows, 0):
             product = part.product
-            law = None if path in _WITHOUT else codes_law(produced.x, product.compensators[0])
+            law = None if path in _WITHOUT else codes_law(produced.x, product.compensators[0])[None]
             bound = _ROUNDINGS[path] * BOUNDS[product.dtype]
             yield part.name, relative_error(y, product.expected(produced.x, law)), bound
 

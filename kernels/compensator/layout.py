@@ -7,6 +7,7 @@ the rows of B belong to projections by ranges.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -72,6 +73,11 @@ class GpuCompensator:
     bounds: Tensor
     outputs: tuple[int, ...]
     gate: GpuGate | None
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where the outputs of each projection end."""
+        return tuple(accumulate(self.outputs))
 
     @property
     def segments(self) -> int:

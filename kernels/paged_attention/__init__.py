@@ -35,7 +35,7 @@ def paged_attention(
     """
     if not query.is_cuda:
         y = reference.paged_attention(query, cache, batch, scale, window).to(query.dtype)
-        return Attended(y=y, codes=None if compensator is None else gated_codes(y, compensator))
+        return Attended(y=y, codes=None if compensator is None else gated_codes(y, compensator)[None])
     from kernels.paged_attention.launch import launch
 
     return launch(query, cache, batch, scale, window, compensator, workspace)

@@ -68,7 +68,7 @@ class Attended:
 
     Attributes:
         y: ``(N, H D)`` in the type of the query; zeros for rows of no sequence.
-        codes: float32 ``(N, S R)``, gated codes of ``y``; ``None`` without a compensator.
+        codes: float32 ``(P, N, S R)``, partial codes of ``y``; ``None`` without a compensator.
     """
 
     y: Tensor

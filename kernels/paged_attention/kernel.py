@@ -18,7 +18,7 @@ the GPU anyway and want no partial results in memory (``attend_whole``).
 import triton
 import triton.language as tl
 
-from kernels.producer.kernel import accumulate_codes, finish_codes, zero_codes
+from kernels.producer.kernel import accumulate_codes, finish_codes, load_a, zero_codes
 
 
 @triton.jit
@@ -296,6 +296,9 @@ def merge_pieces(
     rows = row + tl.arange(0, 1)
     position = tl.load(positions + row)
     first_piece = tl.maximum(position + 1 - window, 0) // PIECE
+    if SEGMENTS > 0 and SLICE == BLOCK_C:  # asked for first, since it comes from furthest away
+        own = part * SLICE + tl.arange(0, BLOCK_C)
+        block = load_a(a, own, own < K, K, SEGMENTS * R, BLOCK_W)
     acc = zero_codes(1, BLOCK_W, BLOCK_C)
     for start in range(0, SLICE, BLOCK_C):
         cols = part * SLICE + start + tl.arange(0, BLOCK_C)
@@ -316,12 +319,15 @@ def merge_pieces(
         value = (weighted / tl.where(total > 0, total, 1.0)).to(output.dtype.element_ty)
         tl.store(output + row * K + cols, value, mask=column_mask)
         if SEGMENTS > 0:
-            acc = accumulate_codes(acc, value[None, :], a, cols, column_mask, K, SEGMENTS * R, BLOCK_W)
+            if SLICE != BLOCK_C:
+                block = load_a(a, cols, column_mask, K, SEGMENTS * R, BLOCK_W)
+            acc = accumulate_codes(acc, value[None, :], block)
     if SEGMENTS > 0:
         finish_codes(
             acc,
             rows,
             rows < row_count,
+            row_count,
             row.to(tl.int32),
             part,
             w1,

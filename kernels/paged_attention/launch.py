@@ -6,13 +6,13 @@ from torch import Tensor
 from kernels.compensator.layout import GpuCompensator
 from kernels.paged_attention.batch import Attended, AttentionConfig, PagedBatch, default_config
 from kernels.paged_attention.kernel import attend_piece, attend_whole, merge_pieces
-from kernels.producer.workspace import SMALLEST_SLICE, CodeWorkspace, code_launch
+from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns
 from kernels.tensor_checks import FLOATS, power_of_two, require
 
 _LOG2_E = 1.4426950408889634
 _NO_WINDOW = 1 << 30
 _BUSY_PROGRAMS = 264  # two for each multiprocessor of a Hopper GPU
-_MERGE_ELEMENTS = 1 << 13  # of A, held in registers at once
+_PLAIN_COLUMNS = 512  # of a program that merges without codes
 
 
 def launch(
@@ -92,7 +92,7 @@ def launch(
 def _no_codes(y: Tensor, compensator: GpuCompensator | None) -> Tensor | None:
     if compensator is None:
         return None
-    return torch.zeros(y.shape[0], compensator.code_width, dtype=torch.float32, device=y.device)
+    return torch.zeros(1, y.shape[0], compensator.code_width, dtype=torch.float32, device=y.device)
 
 
 def _merge(
@@ -106,9 +106,9 @@ def _merge(
     workspace: CodeWorkspace | None,
 ) -> Tensor | None:
     rows, columns = y.shape
-    launched = code_launch(y, columns, 1, SMALLEST_SLICE, compensator, workspace)
-    step = min(_MERGE_ELEMENTS // int(launched.constants["BLOCK_W"]), SMALLEST_SLICE)
-    merge_pieces[(rows, -(-columns // SMALLEST_SLICE))](
+    width = _PLAIN_COLUMNS if compensator is None else slice_columns(compensator.code_width)
+    launched = code_launch(y, columns, 1, width, compensator, workspace)
+    merge_pieces[(rows, -(-columns // width))](
         *parts,
         batch.positions,
         y,
@@ -119,9 +119,9 @@ def _merge(
         HEAD_DIM=head_dim,
         K=columns,
         PIECE=piece_tokens,
-        BLOCK_C=step,
-        SLICE=SMALLEST_SLICE,
-        num_warps=4,
+        BLOCK_C=width,
+        SLICE=width,
+        num_warps=8 if compensator is not None else 4,
         **launched.constants,
     )
     return launched.output

@@ -1,14 +1,24 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,no-any-return"
 # Triton's language has no types that a checker knows.
-"""Device functions that producers share: partial codes, their sum by the last program, and the gate.
+"""Device functions that producers share: partial codes, and with gates their sum and the gate.
 
-Programs of one row tile each hold the codes of a slice of the columns. Each publishes its part and counts
-itself; the last one adds all parts in the order of the slices, so that the sum does not depend on who came
-last, applies the gate, and sets the counter back to zero, so that a replayed graph starts clean.
+Programs of one row tile each hold the codes of a slice of the columns. Without gates each stores its part,
+and the product that reads them adds: nothing waits. Gates need the sum: then each program publishes its
+part and counts itself; the last one adds all parts in the order of the slices, so that the sum does not
+depend on who came last, applies the gate, and sets the counter back to zero, so that a replayed graph
+starts clean.
 """
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def load_a(a, cols, column_mask, K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr):
+    """(BLOCK_W, columns) of A: a constant, which may be read before the kernel in front has ended."""
+    places = tl.arange(0, BLOCK_W)
+    mask = (places < WIDTH)[:, None] & column_mask[None, :]
+    return tl.load(a + places[:, None] * K + cols[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
@@ -22,17 +32,12 @@ def zero_codes(TILE_ROWS: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.const
 
 
 @triton.jit
-def accumulate_codes(
-    acc, x, a, cols, column_mask, K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr
-):
+def accumulate_codes(acc, x, block):
     """Adds ``x`` (tile rows, columns) times the same columns of A.
 
     One row goes through ordinary registers, ``acc`` (BLOCK_W, columns); more rows go through tensor cores,
     ``acc`` (tile rows, BLOCK_W).
     """
-    places = tl.arange(0, BLOCK_W)
-    mask = (places < WIDTH)[:, None] & column_mask[None, :]
-    block = tl.load(a + places[:, None] * K + cols[None, :], mask=mask, other=0.0)
     if x.shape[0] == 1:
         acc += block.to(tl.float32) * x.to(tl.float32)
     else:
@@ -45,6 +50,7 @@ def finish_codes(
     acc,
     rows,
     row_mask,
+    row_count,
     tile,
     part,
     w1,
@@ -63,32 +69,33 @@ def finish_codes(
     SLICES: tl.constexpr,
     GATED: tl.constexpr,
 ):
-    """Publishes the part of this program; the last program of the tile writes the gated codes of its rows."""
+    """Stores this program's part in ``codes`` (SLICES, rows, WIDTH); gated: the last program of the tile
+    writes the gated codes (1, rows, WIDTH)."""
     WIDTH: tl.constexpr = SEGMENTS * R
     if rows.shape[0] == 1:
         own = tl.sum(acc, 1)[None, :]  # (1, BLOCK_W)
     else:
         own = acc
     places = tl.arange(0, BLOCK_W)
-    tl.store(
-        partials + (rows[:, None] * SLICES + part) * WIDTH + places[None, :],
-        own,
-        mask=(places < WIDTH)[None, :],
-    )
-    # Without the barrier the counter may be seen before the stores of this program's other warps.
-    tl.debug_barrier()
-    arrived = tl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu")
-    if arrived == SLICES - 1:
-        for segment in range(SEGMENTS):
-            ranks = segment * R + tl.arange(0, R)
-            total = tl.zeros((rows.shape[0], R), tl.float32)
-            for index in range(SLICES):
-                offsets = (rows[:, None] * SLICES + index) * WIDTH + ranks[None, :]
-                total += tl.load(partials + offsets, cache_modifier=".cg")
-            if GATED:
+    within = (places < WIDTH)[None, :]
+    if GATED:
+        tl.store(partials + (rows[:, None] * SLICES + part) * WIDTH + places[None, :], own, mask=within)
+        # Without the barrier the counter may be seen before the stores of this program's other warps.
+        tl.debug_barrier()
+        arrived = tl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu")
+        if arrived == SLICES - 1:
+            for segment in range(SEGMENTS):
+                ranks = segment * R + tl.arange(0, R)
+                total = tl.zeros((rows.shape[0], R), tl.float32)
+                for index in tl.static_range(SLICES):
+                    offsets = (rows[:, None] * SLICES + index) * WIDTH + ranks[None, :]
+                    total += tl.load(partials + offsets, cache_modifier=".cg")
                 total *= _gate(total, segment, w1, b1, w2, b2, gated, R, H, BLOCK_H)
-            tl.store(codes + rows[:, None] * WIDTH + ranks[None, :], total, mask=row_mask[:, None])
-        tl.store(arrivals + tile, 0)
+                tl.store(codes + rows[:, None] * WIDTH + ranks[None, :], total, mask=row_mask[:, None])
+            tl.store(arrivals + tile, 0)
+    else:
+        at = codes + (part * row_count.to(tl.int64) + rows)[:, None] * WIDTH + places[None, :]
+        tl.store(at, own, mask=row_mask[:, None] & within)
 
 
 @triton.jit

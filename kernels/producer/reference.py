@@ -24,6 +24,21 @@ def gated_codes(x: Tensor, compensator: GpuCompensator) -> Tensor:
     return torch.cat(parts, dim=1)
 
 
+def total_codes(codes: Tensor) -> Tensor:
+    """The codes of partial codes, added in rising order, so that a row's bits do not depend on M.
+
+    Args:
+        codes: float32 ``(P, M, S R)``, P >= 1.
+
+    Returns:
+        float32 ``(M, S R)``.
+    """
+    total = codes[0]
+    for part in codes[1:]:
+        total = total + part
+    return total
+
+
 def _gate(code: Tensor, gate: GpuGate, place: int) -> Tensor:
     if not int(gate.gated[place]):
         return torch.ones_like(code)

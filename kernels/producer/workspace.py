@@ -8,8 +8,8 @@ from torch import Tensor
 from kernels.compensator.layout import GpuCompensator
 from kernels.tensor_checks import power_of_two, require
 
-SMALLEST_SLICE = 512
-"""Columns that one program covers at least."""
+_A_ELEMENTS = 1 << 14  # of A that a program holds in registers at once
+_SLICES = (128, 1024)  # least and most columns of a program
 LARGEST_TILE = 16
 """Rows that one program covers at most."""
 _GATE_ELEMENTS = 1 << 13  # of a gate's layer, held in registers at once
@@ -31,6 +31,16 @@ class CodeWorkspace:
     arrivals: Tensor
 
 
+def slice_columns(code_width: int) -> int:
+    """Columns of a program with one row: as many as let it read its part of A at once.
+
+    Args:
+        code_width: Codes a row.
+    """
+    least, most = _SLICES
+    return max(min(_A_ELEMENTS // power_of_two(code_width), most), least)
+
+
 def code_workspace(rows: int, columns: int, code_width: int, device: torch.device) -> CodeWorkspace:
     """Allocates what launches of at most this size need.
 
@@ -41,7 +51,7 @@ def code_workspace(rows: int, columns: int, code_width: int, device: torch.devic
         device: Of the launches.
     """
     padded_rows = -(-rows // LARGEST_TILE) * LARGEST_TILE
-    size = padded_rows * -(-columns // SMALLEST_SLICE) * code_width
+    size = padded_rows * -(-columns // slice_columns(code_width)) * code_width
     return CodeWorkspace(
         partials=torch.empty(size, dtype=torch.float32, device=device),
         arrivals=torch.zeros(padded_rows, dtype=torch.int32, device=device),
@@ -55,7 +65,8 @@ class CodeLaunch:
     Attributes:
         tensors: ``a``, ``w1``, ``b1``, ``w2``, ``b2``, ``gated``, ``partials``, ``arrivals``, ``codes``.
         constants: Compile-time values.
-        output: float32 ``(M, S R)`` that the kernel fills; ``None`` without a compensator.
+        output: float32 ``(P, M, S R)`` that the kernel fills, partial codes; ``None`` without a compensator.
+            P is 1 with gates, whose input is the sum.
     """
 
     tensors: tuple[Tensor, ...]
@@ -94,8 +105,10 @@ def code_launch(
         "compensator.a", compensator.a, shape=(segments, rank, columns), dtypes=(x.dtype,), device=x.device
     )
     padded_rows = -(-rows // tile_rows) * tile_rows
-    _require_room(workspace, padded_rows * slices * width, padded_rows // tile_rows, x.device)
-    output = torch.empty(rows, width, dtype=torch.float32, device=x.device)
+    if compensator.gate is not None:  # else no program waits for another
+        _require_room(workspace, padded_rows * slices * width, padded_rows // tile_rows, x.device)
+    parts = slices if compensator.gate is None else 1
+    output = torch.empty(parts, rows, width, dtype=torch.float32, device=x.device)
     return CodeLaunch(
         tensors=(
             compensator.a,

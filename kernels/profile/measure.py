@@ -81,7 +81,7 @@ def _products(setup: Setup, shape: Shape) -> Iterator[KernelTime]:
     entry = partial(_entry, name=shape.name, k=weight.in_features, calls=setup.model.layer_count)
     for rows in setup.rows:
         x = product.inputs(rows)
-        codes = torch.randn(rows, width, device=setup.device)
+        codes = torch.randn(1, rows, width, device=setup.device)
         factors = cold(product.compensators[0], rows)
         _gate(product, plan, workspace, x, codes)
         for rank in (0, width):

@@ -17,8 +17,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
-from kernels.producer.kernel import accumulate_codes, finish_codes, zero_codes
-from kernels.producer.workspace import CodeWorkspace, code_launch
+from kernels.overlap import early_start
+from kernels.producer.kernel import accumulate_codes, finish_codes, load_a, zero_codes
+from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns
 from kernels.rms_norm.reference import Normed
 from kernels.tensor_checks import FLOATS, power_of_two, require
 
@@ -77,11 +78,18 @@ def rms_norm_kernel(
     BLOCK_H: tl.constexpr,
     SLICES: tl.constexpr,
     GATED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Grid ``(row tiles, SLICES)``; BLOCK_K columns a step of the mean square, BLOCK_C of the output."""
     tile, part = tl.program_id(0), tl.program_id(1)
     rows = tile.to(tl.int64) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     row_mask = rows < row_count
+    if SEGMENTS > 0 and SLICE == BLOCK_C:  # asked for first, since it comes from furthest away
+        own = part * SLICE + tl.arange(0, BLOCK_C)
+        block = load_a(a, own, own < K, K, SEGMENTS * R, BLOCK_W)
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     squares = tl.zeros((TILE_ROWS, BLOCK_K), tl.float32)
     for start in range(0, K, BLOCK_K):
         cols = start + tl.arange(0, BLOCK_K)
@@ -104,12 +112,15 @@ def rms_norm_kernel(
         normed = (scaled * factor[None, :]).to(y.dtype.element_ty)
         tl.store(y + places, normed, mask=mask)
         if SEGMENTS > 0:
-            acc = accumulate_codes(acc, normed, a, cols, column_mask, K, SEGMENTS * R, BLOCK_W)
+            if SLICE != BLOCK_C:
+                block = load_a(a, cols, column_mask, K, SEGMENTS * R, BLOCK_W)
+            acc = accumulate_codes(acc, normed, block)
     if SEGMENTS > 0:
         finish_codes(
             acc,
             rows,
             row_mask,
+            row_count,
             tile,
             part,
             w1,
@@ -169,7 +180,9 @@ def launch(
     if tile_rows not in (None, 1, 16):
         raise ValueError(f"tile_rows is {tile_rows}; it must be 1, 16 or None")
     tile = tile_rows or (1 if compensator is None or rows <= SMALL_BATCH else 16)
-    width = columns if compensator is None else 512 if tile == 1 else 1024
+    width = columns
+    if compensator is not None:
+        width = slice_columns(compensator.code_width) if tile == 1 else 1024
     launched = code_launch(x, columns, tile, width, compensator, workspace)
     y = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
     hidden = x if residual is None else torch.empty_like(y)
@@ -189,18 +202,22 @@ def launch(
             HAS_RESIDUAL=residual is not None,
             **blocks(columns, tile, width if compensator is not None else None),
             **launched.constants,
+            **early_start(rms_norm_kernel, x.device),
         )
     return Normed(y=y, hidden=hidden, codes=launched.output)
 
 
-def blocks(columns: int, tile_rows: int, slice_columns: int | None) -> dict[str, int]:
+def blocks(columns: int, tile_rows: int, width: int | None) -> dict[str, int]:
     """Block sizes and warps for a launch; they depend on nothing that changes from batch to batch."""
     whole = min(power_of_two(columns), 4096 if tile_rows == 1 else 256)
-    sliced = 128 if tile_rows == 1 else 64
+    if width is None:
+        step, width = whole, -(-columns // whole) * whole
+    else:
+        step = width if tile_rows == 1 else 64
     return {
         "TILE_ROWS": tile_rows,
         "BLOCK_K": whole,
-        "BLOCK_C": whole if slice_columns is None else sliced,
-        "SLICE": -(-columns // whole) * whole if slice_columns is None else slice_columns,
+        "BLOCK_C": step,
+        "SLICE": width,
         "num_warps": 8 if whole >= 2048 else 4,
     }

@@ -16,7 +16,7 @@ class Normed:
     Attributes:
         y: ``(M, K)``, the norm.
         hidden: ``(M, K)``, the sum that was normed; the input itself without a residual.
-        codes: float32 ``(M, S R)``, gated codes; ``None`` without compensators.
+        codes: float32 ``(P, M, S R)``, partial codes; ``None`` without compensators.
     """
 
     y: Tensor
@@ -46,4 +46,6 @@ def rms_norm(
     wide = hidden.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     y = ((wide * scale).to(x.dtype).float() * weight.float()).to(x.dtype)
-    return Normed(y=y, hidden=hidden, codes=None if compensator is None else gated_codes(y, compensator))
+    return Normed(
+        y=y, hidden=hidden, codes=None if compensator is None else gated_codes(y, compensator)[None]
+    )

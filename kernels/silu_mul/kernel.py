@@ -13,8 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
-from kernels.producer.kernel import accumulate_codes, finish_codes, zero_codes
-from kernels.producer.workspace import SMALLEST_SLICE, CodeWorkspace, code_launch
+from kernels.overlap import early_start
+from kernels.producer.kernel import accumulate_codes, finish_codes, load_a, zero_codes
+from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns
 from kernels.silu_mul.reference import Activated
 from kernels.tensor_checks import FLOATS, require
 
@@ -48,11 +49,18 @@ def silu_mul_kernel(
     BLOCK_H: tl.constexpr,
     SLICES: tl.constexpr,
     GATED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Grid ``(row tiles, slices)``; BLOCK_C columns a step."""
     tile, part = tl.program_id(0), tl.program_id(1)
     rows = tile.to(tl.int64) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     row_mask = rows < row_count
+    if SEGMENTS > 0 and SLICE == BLOCK_C:  # asked for first, since it comes from furthest away
+        own = part * SLICE + tl.arange(0, BLOCK_C)
+        block = load_a(a, own, own < K, K, SEGMENTS * R, BLOCK_W)
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     acc = zero_codes(TILE_ROWS, BLOCK_W, BLOCK_C)
     for start in range(0, SLICE, BLOCK_C):
         cols = part * SLICE + start + tl.arange(0, BLOCK_C)
@@ -65,12 +73,15 @@ def silu_mul_kernel(
         value = (activated * up).to(y.dtype.element_ty)
         tl.store(y + rows[:, None] * K + cols[None, :], value, mask=mask)
         if SEGMENTS > 0:
-            acc = accumulate_codes(acc, value, a, cols, column_mask, K, SEGMENTS * R, BLOCK_W)
+            if SLICE != BLOCK_C:
+                block = load_a(a, cols, column_mask, K, SEGMENTS * R, BLOCK_W)
+            acc = accumulate_codes(acc, value, block)
     if SEGMENTS > 0:
         finish_codes(
             acc,
             rows,
             row_mask,
+            row_count,
             tile,
             part,
             w1,
@@ -118,7 +129,7 @@ def launch(
     if tile_rows not in (None, 1, 16):
         raise ValueError(f"tile_rows is {tile_rows}; it must be 1, 16 or None")
     tile = tile_rows or (1 if compensator is None or rows <= SMALL_BATCH else 16)
-    block = blocks(tile, compensator is not None)
+    block = blocks(tile, 0 if compensator is None else compensator.code_width)
     launched = code_launch(gate_up, columns, tile, block["SLICE"], compensator, workspace)
     y = torch.empty(rows, columns, dtype=gate_up.dtype, device=gate_up.device)
     if y.numel():
@@ -131,14 +142,16 @@ def launch(
             K=columns,
             **block,
             **launched.constants,
+            **early_start(silu_mul_kernel, gate_up.device),
         )
     return Activated(y=y, codes=launched.output)
 
 
-def blocks(tile_rows: int, with_codes: bool) -> dict[str, int]:
+def blocks(tile_rows: int, code_width: int) -> dict[str, int]:
     """Block sizes and warps for a launch; they depend on nothing that changes from batch to batch."""
-    if with_codes:
-        step = 128 if tile_rows == 1 else 64
-        return {"TILE_ROWS": tile_rows, "BLOCK_C": step, "SLICE": SMALLEST_SLICE, "num_warps": 4}
+    if code_width:
+        width = slice_columns(code_width) if tile_rows == 1 else 1024
+        step, warps = (width, 8) if tile_rows == 1 else (64, 4)
+        return {"TILE_ROWS": tile_rows, "BLOCK_C": step, "SLICE": width, "num_warps": warps}
     columns = max(_PLAIN_COLUMNS // tile_rows, 64)
     return {"TILE_ROWS": tile_rows, "BLOCK_C": columns, "SLICE": columns, "num_warps": 4}

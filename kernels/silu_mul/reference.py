@@ -15,7 +15,7 @@ class Activated:
 
     Attributes:
         y: ``(M, K)``.
-        codes: float32 ``(M, S R)``, gated codes; ``None`` without compensators.
+        codes: float32 ``(P, M, S R)``, partial codes; ``None`` without compensators.
     """
 
     y: Tensor
@@ -32,4 +32,4 @@ def silu_mul(gate_up: Tensor, compensator: GpuCompensator | None = None) -> Acti
     gate, up = gate_up.float().chunk(2, dim=-1)
     activated = torch.nn.functional.silu(gate).to(gate_up.dtype).float()
     y = (activated * up).to(gate_up.dtype)
-    return Activated(y=y, codes=None if compensator is None else gated_codes(y, compensator))
+    return Activated(y=y, codes=None if compensator is None else gated_codes(y, compensator)[None])

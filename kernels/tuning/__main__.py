@@ -14,7 +14,7 @@ import torch
 from kernels.tuning.products import draw
 from kernels.tuning.search import DENSE_ROWS, Search
 from kernels.tuning.timing import facts
-from kernels.w4a16.plan import MAX_SPLIT, LayerPlan
+from kernels.w4a16.plan import MAX_PARTS, LayerPlan
 from kernels.w4a16.shapes import MODELS, shapes_of
 from kernels.w4a16.table import CONFIGS, layer_key, read_table, table_path, write_table
 from kernels.w4a16.workspace import Workspace
@@ -52,7 +52,7 @@ def main() -> None:
             weight = product.weights[0]
             workspace = Workspace(
                 torch.device("cuda"),
-                partials=MAX_SPLIT * weight.padded_outputs * 256,
+                partials=MAX_PARTS * weight.padded_outputs * 256,
                 counters=weight.padded_outputs // 64 * max(DENSE_ROWS) // 16,
                 dense_bytes=2 * shape.out_features * shape.in_features,
             )
@@ -74,8 +74,10 @@ def _report(line: str) -> None:
 
 
 def _words(plan: LayerPlan) -> str:
-    cut = ", ".join(f"{limit}: {tile.outputs}w{tile.warps}s{tile.stages}" for limit, tile in plan.tiles)
-    return f"split {plan.split}, {cut}, dense from {plan.dense_from}"
+    cut = ", ".join(
+        f"{limit}: {tile.outputs}w{tile.warps}s{tile.stages}/{tile.split}" for limit, tile in plan.tiles
+    )
+    return f"parts {plan.parts}, {cut}, dense from {plan.dense_from}"
 
 
 if __name__ == "__main__":

@@ -1,35 +1,38 @@
 """What the tuner tries: few candidates, since each costs one or two seconds of compilation."""
 
-from kernels.w4a16.plan import Tile, default_split, possible_splits
+from kernels.w4a16.plan import Tile, default_parts, possible_parts
 
 ROW_LIMITS = (16, 32, 64, 128)
 """Row counts at which tiles change; each is tuned at its limit, the first one also at a single row."""
 
 _TILES = {
     # rows: (outputs, warps, stages, registers); 128 registers let four programs of four warps run at once
-    16: ((128, 4, 4, 128), (128, 4, 6, 128), (64, 4, 6, 0), (128, 8, 4, 0), (256, 8, 3, 0)),
-    32: ((128, 4, 4, 168), (128, 8, 4, 0), (64, 4, 4, 0)),
-    64: ((128, 8, 4, 0), (128, 4, 3, 0), (256, 8, 3, 0)),
+    16: ((128, 4, 4, 128), (64, 4, 6, 0)),
+    32: ((128, 4, 4, 168), (128, 4, 3, 0), (64, 4, 4, 0)),
+    64: ((128, 4, 3, 0), (128, 8, 4, 0), (64, 4, 4, 0)),
     128: ((128, 8, 3, 0), (128, 8, 4, 0)),
 }
 
 
-def tiles(rows: int, padded_outputs: int, *, overlap: bool) -> list[Tile]:
+def tiles(rows: int, padded_outputs: int, parts: int) -> list[Tile]:
     """Tiles of ``rows`` rows that divide the outputs.
+
+    Few rows have small sums and take a program a part; more rows try fewer programs, which exchange less.
 
     Args:
         rows: One of ``ROW_LIMITS``.
         padded_outputs: N, a multiple of 64.
-        overlap: Whether to start under the kernel in front.
+        parts: Of K.
     """
     shapes = [shape for shape in _TILES[rows] if padded_outputs % shape[0] == 0] or [(64, 4, 4, 0)]
     return [
-        Tile(rows=rows, outputs=outputs, warps=warps, stages=stages, registers=registers, overlap=overlap)
+        Tile(rows=rows, outputs=outputs, warps=warps, stages=stages, registers=registers, split=split)
+        for split in ([parts] if rows == ROW_LIMITS[0] else sorted({max(parts // n, 1) for n in (1, 2, 4)}))
         for outputs, warps, stages, registers in shapes
     ]
 
 
-def splits(padded_outputs: int, in_features: int, multiprocessors: int) -> list[int]:
-    """The default SPLIT, half and twice it, as far as K allows."""
-    default = default_split(padded_outputs, in_features, multiprocessors)
-    return [split for split in possible_splits(in_features) if split in (default // 2, default, default * 2)]
+def parts_of(padded_outputs: int, in_features: int, multiprocessors: int) -> list[int]:
+    """The default count of parts, half and twice it, as far as K allows."""
+    default = default_parts(padded_outputs, in_features, multiprocessors)
+    return [parts for parts in possible_parts(in_features) if parts in (default // 2, default, default * 2)]

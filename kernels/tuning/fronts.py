@@ -26,7 +26,7 @@ class Produced:
 
     Attributes:
         x: ``(M, K)``, the product's input.
-        codes: float32 ``(M, S R)``; ``None`` without a compensator.
+        codes: float32 ``(P, M, S R)``; ``None`` without a compensator.
     """
 
     x: Tensor

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.compensator import Factors, GpuCompensator, naive, pack_compensators
+from kernels.producer import total_codes
 from kernels.tuning.timing import ROTATED_BYTES, rotation
 from kernels.w4a16.layout import TILE_INPUTS, TILE_OUTPUTS, GpuWeight, unpack_gpu
 from kernels.w4a16.shapes import Shape
@@ -38,12 +39,12 @@ class Product:
         return torch.randn(rows, weight.in_features, dtype=self.dtype, device=weight.words.device)
 
     def expected(self, x: Tensor, codes: Tensor | None = None) -> Tensor:
-        """float32 product of ``x`` with the first weight, and with codes the first correction."""
+        """float32 product of ``x`` with the first weight; ``codes (P, M, S R)`` add the first correction."""
         y = x.float() @ dequantized(self.weights[0]).T
         if codes is not None:
             # Zero at first, so that what is added is the correction alone, in the compute type.
             added = torch.zeros_like(y, dtype=x.dtype)
-            naive.add_correction(added, codes, self.compensators[0])
+            naive.add_correction(added, total_codes(codes), self.compensators[0])
             y += added.float()
         return y
 

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels.tuning.candidates import ROW_LIMITS, splits, tiles
+from kernels.tuning.candidates import ROW_LIMITS, parts_of, tiles
 from kernels.tuning.products import BOUNDS, Product, relative_error
 from kernels.tuning.timing import time_calls
 from kernels.w4a16 import dense, gpu
@@ -37,52 +37,56 @@ class Search:
         self.failures: list[str] = []
 
     def plan(self) -> LayerPlan:
-        """The fastest plan among the candidates.
+        """The fastest plan among the candidates: parts by all row counts of a decode step together.
 
         Raises:
             RuntimeError: No candidate passes the gate.
         """
-        split, smallest = self._split()
-        chosen = [(ROW_LIMITS[0], smallest)]
-        for rows in ROW_LIMITS[1:]:
-            chosen.append((rows, self._fastest(split, rows, rows)[1]))
-        plan = LayerPlan(split=split, tiles=tuple(chosen), dense_from=None)
-        return replace(plan, dense_from=self._dense_from(plan))
-
-    def _split(self) -> tuple[int, Tile]:
-        """SPLIT and the smallest tile, together: they decide the time of a few rows."""
         weight = self._product.weights[0]
         multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
-        found = []
-        for split in splits(weight.padded_outputs, weight.in_features, multiprocessors):
-            single, tile = self._fastest(split, ROW_LIMITS[0], 1)
-            found.append((single * self._time(tile, split, ROW_LIMITS[0]), split, tile))
-        _, split, tile = min(found, key=lambda entry: entry[0])
-        return split, tile
+        found = [
+            self._with(parts)
+            for parts in parts_of(weight.padded_outputs, weight.in_features, multiprocessors)
+        ]
+        _, plan = min(found, key=lambda entry: entry[0])
+        most = ROW_LIMITS[-1]
+        plan = replace(plan, tiles=(*plan.tiles, (most, self._fastest(plan.parts, most, most)[1])))
+        return replace(plan, dense_from=self._dense_from(plan))
 
-    def _fastest(self, split: int, tile_rows: int, rows: int) -> tuple[float, Tile]:
+    def _with(self, parts: int) -> tuple[float, LayerPlan]:
+        """The product of the times of all row counts, a single row among them, and their tiles."""
+        score, smallest = self._fastest(parts, ROW_LIMITS[0], 1)
+        score *= self._time(smallest, parts, ROW_LIMITS[0])
+        chosen = [(ROW_LIMITS[0], smallest)]
+        for rows in ROW_LIMITS[1:-1]:
+            time_us, tile = self._fastest(parts, rows, rows)
+            score *= time_us
+            chosen.append((rows, tile))
+        return score, LayerPlan(parts=parts, tiles=tuple(chosen), dense_from=None)
+
+    def _fastest(self, parts: int, tile_rows: int, rows: int) -> tuple[float, Tile]:
         weight = self._product.weights[0]
-        candidates = tiles(tile_rows, weight.padded_outputs, overlap=False)
-        self._compile(candidates, split)
-        passed = [tile for tile in candidates if self._right(tile, split, rows)]
+        candidates = tiles(tile_rows, weight.padded_outputs, parts)
+        self._compile(candidates, parts)
+        passed = [tile for tile in candidates if self._right(tile, parts, rows)]
         if not passed:
             raise RuntimeError(f"no tile of {tile_rows} rows passes the gate: {self.failures}")
-        times = [(self._time(tile, split, rows), tile) for tile in passed]
+        times = [(self._time(tile, parts, rows), tile) for tile in passed]
         time_us, best = min(times, key=lambda pair: pair[0])
         overlapping = replace(best, overlap=True)
-        if self._right(overlapping, split, rows):
-            overlapped_us = self._time(overlapping, split, rows)
+        if self._right(overlapping, parts, rows):
+            overlapped_us = self._time(overlapping, parts, rows)
             if overlapped_us < _GAIN * time_us:
                 return overlapped_us, overlapping
         return time_us, best
 
-    def _compile(self, candidates: list[Tile], split: int) -> None:
+    def _compile(self, candidates: list[Tile], parts: int) -> None:
         x = self._product.inputs(1)
         with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(lambda tile: self._run(x, 0, tile, split), candidates))
+            list(pool.map(lambda tile: self._run(x, 0, tile, parts), candidates))
         torch.cuda.synchronize()
 
-    def _right(self, tile: Tile, split: int, rows: int) -> bool:
+    def _right(self, tile: Tile, parts: int, rows: int) -> bool:
         """Whether a tile's result follows the law and repeats bit for bit."""
         x, weight = self._product.inputs(rows), self._product.weights[0]
         first, second = (
@@ -90,28 +94,29 @@ class Search:
             for _ in range(2)
         )
         for y in (first, second):
-            gpu.launch(x, weight, tile, split, self._workspace, y, None, None)
+            gpu.launch(x, weight, tile, parts, self._workspace, y, None, None)
         error = relative_error(first, x.float() @ self._product.dense.float().T)
         if error < BOUNDS[self._product.dtype] and torch.equal(first, second):
             return True
-        self.failures.append(f"{tile} split {split}: error {error:.1e}, repeats {torch.equal(first, second)}")
+        self.failures.append(f"{tile} parts {parts}: error {error:.1e}, repeats {torch.equal(first, second)}")
         self._report(f"FAILED {self.failures[-1]}")
         return False
 
-    def _time(self, tile: Tile, split: int, rows: int) -> float:
+    def _time(self, tile: Tile, parts: int, rows: int) -> float:
         x = self._product.inputs(rows)
         copies = range(len(self._product.weights))
-        time_us = time_calls([partial(self._run, x, copy, tile, split) for copy in copies]).median_us
+        time_us = time_calls([partial(self._run, x, copy, tile, parts) for copy in copies]).median_us
         self._report(
-            f"rows {rows:4} split {split:2} tile {tile.rows:3}x{tile.outputs:3} warps {tile.warps} "
-            f"stages {tile.stages} registers {tile.registers:3} overlap {tile.overlap:d}: {time_us:8.2f} us"
+            f"rows {rows:4} parts {parts:2} split {tile.split:2} tile {tile.rows:3}x{tile.outputs:3} "
+            f"warps {tile.warps} stages {tile.stages} registers {tile.registers:3} overlap {tile.overlap:d}: "
+            f"{time_us:8.2f} us"
         )
         return time_us
 
-    def _run(self, x: Tensor, copy: int, tile: Tile, split: int) -> Tensor:
+    def _run(self, x: Tensor, copy: int, tile: Tile, parts: int) -> Tensor:
         weight = self._product.weights[copy]
         y = torch.empty(len(x), weight.out_features, dtype=x.dtype, device=x.device)
-        gpu.launch(x, weight, tile, split, self._workspace, y, None, None)
+        gpu.launch(x, weight, tile, parts, self._workspace, y, None, None)
         return y
 
     def _dense_from(self, plan: LayerPlan) -> int | None:

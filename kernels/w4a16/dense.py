@@ -38,9 +38,9 @@ def multiply(
 
 
 def extend(x: Tensor, codes: Tensor) -> Tensor:
-    """``[x; zg]`` in the type of ``x``, ``(M, K + S R)``; codes beyond its range are limited to it."""
+    """``[x; zg]`` in the type of ``x``, ``(M, K + S R)``, of ``codes (P, M, S R)``, limited to its range."""
     limit = torch.finfo(x.dtype).max
-    return torch.cat((x, codes.clamp(-limit, limit).to(x.dtype)), dim=1)
+    return torch.cat((x, codes.sum(dim=0).clamp(-limit, limit).to(x.dtype)), dim=1)
 
 
 def dequantize(weight: GpuWeight, out: Tensor) -> None:

@@ -48,8 +48,8 @@ class GpuProducts:
             weight: ``(N, K)``.
             phase: What the rows are.
             compensator: ``None`` = no correction.
-            codes: float32 ``(M, S R)``, where a kernel in front has computed them; else they are
-                computed here.
+            codes: float32 ``(P, M, S R)``, partial codes, where a kernel in front has computed them;
+                else they are computed here.
 
         Returns:
             ``(M, N)``.

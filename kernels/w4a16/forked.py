@@ -12,7 +12,7 @@ to the other.
 import torch
 from torch import Tensor
 
-from kernels.compensator.gpu import gated_codes
+from kernels.compensator.gpu import code_parts, gated_codes
 from kernels.compensator.layout import MAX_SLICES, GpuCompensator
 from kernels.w4a16 import gpu
 from kernels.w4a16.layout import GpuWeight
@@ -41,7 +41,8 @@ class Forked:
             partials=code_width * MAX_SLICES * row_tiles * 16,
             counters=code_width // 16 * row_tiles,
         )
-        self._codes = torch.empty(rows, code_width, dtype=torch.float32, device=device)
+        self._codes = torch.empty(MAX_SLICES, rows, code_width, dtype=torch.float32, device=device)
+        self._total = torch.empty(rows, code_width, dtype=torch.float32, device=device)
         self._rounded = torch.empty(rows, code_width, dtype=dtype, device=device)
         self._correction = torch.empty(rows, out_features, dtype=dtype, device=device)
 
@@ -81,9 +82,12 @@ class Forked:
 
     def _correct(self, x: Tensor, compensator: GpuCompensator) -> Tensor:
         rows, rank = len(x), compensator.rank
-        codes = gated_codes(x, compensator, self._scratch, self._codes[:rows])
+        parts = code_parts(compensator)
+        room = self._codes.flatten()[: parts * rows * compensator.code_width]
+        codes = gated_codes(x, compensator, self._scratch, room.view(parts, rows, compensator.code_width))
+        total = torch.sum(codes, dim=0, out=self._total[:rows])
         limit = torch.finfo(x.dtype).max
-        rounded = self._rounded[:rows].copy_(codes.clamp_(-limit, limit))
+        rounded = self._rounded[:rows].copy_(total.clamp_(-limit, limit))
         correction, first = self._correction[:rows], 0
         for place, count in enumerate(compensator.outputs):
             own = slice(first, first + count)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
 from kernels.w4a16.kernel import w4a16_kernel
-from kernels.w4a16.layout import TILE_INPUTS, GpuWeight
+from kernels.w4a16.layout import GpuWeight
 from kernels.w4a16.plan import LayerPlan, Tile, launch_rows
 from kernels.w4a16.workspace import Workspace
 
@@ -41,7 +41,8 @@ def multiply(
         plan: The layer's; fixes which bits come out.
         workspace: Not used by another launch that may run at once.
         compensator: B of it is in the type of ``x``.
-        codes: float32 ``(M, S R)``, the gated codes; given if and only if ``compensator`` is.
+        codes: float32 ``(P, M, S R)``, partial codes, whose sum over P is the codes; given if and only if
+            ``compensator`` is.
 
     Returns:
         ``(M, N)``.
@@ -53,11 +54,11 @@ def multiply(
     check_correction(x, weight, compensator, codes)
     y = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype, device=x.device)
     tile = plan.tile(x.shape[0])
-    step = launch_rows(x.shape[0], plan.split, weight.padded_outputs, tile)
+    step = launch_rows(x.shape[0], plan.parts, weight.padded_outputs, tile)
     for first in range(0, x.shape[0], max(step, 1)):
-        part = slice(first, first + step)
-        own_codes = None if codes is None else codes[part]
-        launch(x[part], weight, tile, plan.split, workspace, y[part], compensator, own_codes)
+        own = slice(first, first + step)
+        own_codes = None if codes is None else codes[:, own].contiguous()
+        launch(x[own], weight, tile, plan.parts, workspace, y[own], compensator, own_codes)
     return y
 
 
@@ -65,7 +66,7 @@ def launch(
     x: Tensor,
     weight: GpuWeight,
     tile: Tile,
-    split: int,
+    parts: int,
     workspace: Workspace,
     y: Tensor,
     compensator: GpuCompensator | None,
@@ -75,8 +76,8 @@ def launch(
     rows, padded = x.shape[0], weight.padded_outputs
     if padded % tile.outputs:
         raise ValueError(f"tiles of {tile.outputs} outputs do not divide {padded}; use 64")
-    grid = (triton.cdiv(rows, tile.rows), padded // tile.outputs, split)
-    tiles = grid[0] * grid[1] if split > 1 else 0
+    grid = (triton.cdiv(rows, tile.rows), padded // tile.outputs, tile.split)
+    tiles = grid[0] * grid[1] if tile.split > 1 else 0
     options: dict[str, int] = {"num_warps": tile.warps, "num_stages": tile.stages}
     if compiled():
         options |= {"launch_pdl": tile.overlap} | ({"maxnreg": tile.registers} if tile.registers else {})
@@ -87,23 +88,24 @@ def launch(
         weight.bias,
         None if compensator is None else compensator.b,
         codes,
-        None if compensator is None else compensator.bounds,
         y,
-        workspace.partials(split * rows * padded if split > 1 else 0),
+        workspace.partials(parts * grid[0] * tile.rows * padded if parts > 1 else 0),
         workspace.counters(tiles),
         rows,
-        weight.out_features,
-        padded,
-        weight.in_features,
+        N=weight.out_features,
+        NP=padded,
+        K=weight.in_features,
         BM=tile.rows,
         BN=tile.outputs,
         G=weight.group_size,
-        SPLIT=split,
-        EVEN_K=weight.in_features % TILE_INPUTS == 0,
+        PARTS=parts,
+        SPLIT=tile.split,
+        LEVELS=(parts // tile.split).bit_length() - 1,
         HAS_BIAS=weight.bias is not None,
         R=0 if compensator is None else compensator.rank,
         S=1 if compensator is None else compensator.segments,
-        SLOTS=1 if compensator is None else len(compensator.bounds) - 1,
+        P=1 if codes is None else codes.shape[0],
+        ENDS=(weight.out_features,) if compensator is None else compensator.ends,
         ASM=compiled(),
         FENCE=needs_fence(),
         PDL=tile.overlap and compiled(),
@@ -140,7 +142,7 @@ def check_correction(
     if compensator is None or codes is None:
         return
     check_compensator(x, weight, compensator)
-    expected = (x.shape[0], compensator.code_width)
+    expected = (max(codes.shape[0], 1), x.shape[0], compensator.code_width)
     if codes.shape != expected or codes.dtype != torch.float32 or not codes.is_contiguous():
         raise ValueError(
             f"codes must be contiguous float32 {expected}; got {codes.dtype} {tuple(codes.shape)}"

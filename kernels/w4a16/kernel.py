@@ -214,84 +214,155 @@ def sum_chunks(
 
 
 @triton.jit
-def _load_correction(b, zg, outputs, rows, segment, owned, M, R: tl.constexpr, S: tl.constexpr):
-    """B (BN, R) and zgᵀ (R, BM) of one projection, both in the compute type."""
-    rank = tl.arange(0, R)
-    tile = tl.load(b + outputs[:, None] * R + rank[None, :], mask=owned[:, None], other=0.0)
-    columns = segment * R + rank
-    codes = tl.load(zg + rows[None, :] * (S * R) + columns[:, None], mask=rows[None, :] < M, other=0.0)
-    if b.dtype.element_ty == tl.float16:  # 0 times an overflow would be NaN
+def _load_b(b, outputs, owned, R: tl.constexpr):
+    """B (BN, R) of the outputs that one projection owns."""
+    return tl.load(b + outputs[:, None] * R + tl.arange(0, R)[None, :], mask=owned[:, None], other=0.0)
+
+
+@triton.jit
+def _load_codes(
+    zg, rows, mask, segment, M, DTYPE: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr
+):
+    """zgᵀ (R, BM) of one projection in the compute type: the sum of P partial codes, in rising order."""
+    at = zg + rows[None, :] * (S * R) + (segment * R + tl.arange(0, R))[:, None]
+    codes = tl.load(at, mask=mask, other=0.0)
+    for each in tl.static_range(1, P):
+        codes += tl.load(at + each * M * (S * R), mask=mask, other=0.0)
+    if tl.float16 == DTYPE:  # 0 times an overflow would be NaN
         codes = tl.where(codes == codes, tl.clamp(codes, -65504.0, 65504.0), codes)
-    return tile, codes.to(b.dtype.element_ty)
+    return codes.to(DTYPE)
+
+
+@triton.jit
+def _corrected(
+    sums, b, zg, rows, outputs, first_output, b_tile, codes, mask, M,
+    BN: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr, ENDS: tl.constexpr,
+    ASM: tl.constexpr,
+):  # fmt: skip
+    """Adds the correction ``b_tile codes``, and those of projections that begin inside the tile."""
+    sums += _product(b_tile, codes, ASM)
+    for each in tl.static_range(1, S):
+        if ENDS[each - 1] % BN != 0:
+            start: tl.constexpr = ENDS[each - 1]
+            if (first_output < start) & (start < first_output + BN):
+                owned = (outputs >= start) & (outputs < ENDS[each])
+                further = _load_codes(zg, rows, mask, each, M, b.dtype.element_ty, R, S, P)
+                sums += _product(_load_b(b, outputs, owned, R), further, ASM)
+    return sums
+
+
+@triton.jit
+def _sum_parts(
+    x, words, scales, b, zg, rows, outputs, first_output, part, halves, b_tile, codes, coded, M,
+    NP: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr,
+    PARTS: tl.constexpr, COUNT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
+    ENDS: tl.constexpr, ASM: tl.constexpr, FENCE: tl.constexpr,
+):  # fmt: skip
+    """float32 (BN, BM): the sum over ``COUNT`` parts from ``part`` on, as a balanced tree.
+
+    R > 0: the first of them also gets the correction. ``halves``: this program's memory, BN BM for each level
+    of the tree, where half a sum waits for the other half: registers are full.
+    """
+    if COUNT == 1:
+        chunks: tl.constexpr = (K + 127) // 128
+        first, last = part * chunks // PARTS, (part + 1) * chunks // PARTS
+        sums = sum_chunks(x, words, scales, rows, outputs, first_output, first, last, M, NP, K,
+                          BM, BN, G, K % 128 == 0, ASM, FENCE)  # fmt: skip
+        if R > 0:
+            sums = _corrected(sums, b, zg, rows, outputs, first_output, b_tile, codes, coded, M,
+                              BN, R, S, P, ENDS, ASM)  # fmt: skip
+    else:
+        HALF: tl.constexpr = COUNT // 2
+        deeper = halves + BN * BM
+        lower = _sum_parts(x, words, scales, b, zg, rows, outputs, first_output, part, deeper,
+                           b_tile, codes, coded, M, NP, K, BM, BN, G, PARTS, HALF, R, S, P, ENDS,
+                           ASM, FENCE)  # fmt: skip
+        places = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
+        tl.store(halves + places, lower)
+        upper = _sum_parts(x, words, scales, b, zg, rows, outputs, first_output, part + HALF, deeper,
+                           b_tile, codes, coded, M, NP, K, BM, BN, G, PARTS, HALF, 0, S, P, ENDS,
+                           ASM, FENCE)  # fmt: skip
+        tl.debug_barrier()  # another thread may have written what this one reads
+        sums = tl.load(halves + places) + upper
+    return sums
+
+
+@triton.jit
+def sum_stored(at, stride, live, COUNT: tl.constexpr):
+    """The same tree over sums that other programs have stored."""
+    if COUNT == 1:
+        sums = tl.load(at, mask=live, other=0.0, cache_modifier=".cg")
+    else:
+        HALF: tl.constexpr = COUNT // 2
+        lower = sum_stored(at, stride, live, HALF)
+        sums = lower + sum_stored(at + HALF * stride, stride, live, HALF)
+    return sums
 
 
 @triton.jit(do_not_specialize=["M"])  # one compilation for every row count
 def w4a16_kernel(
-    x, words, scales, bias, b, zg, bounds, y, partials, arrivals, M, N, NP, K,
-    BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr,
-    HAS_BIAS: tl.constexpr, R: tl.constexpr, S: tl.constexpr, SLOTS: tl.constexpr,
-    ASM: tl.constexpr, FENCE: tl.constexpr, PDL: tl.constexpr,
+    x, words, scales, bias, b, zg, y, partials, arrivals, M,
+    N: tl.constexpr, NP: tl.constexpr, K: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
+    LEVELS: tl.constexpr, HAS_BIAS: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
+    ENDS: tl.constexpr, ASM: tl.constexpr, FENCE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``y = x Wᵀ + bias + zg Bᵀ`` on the grid ``(ceil(M / BM), NP / BN, SPLIT)``.
 
-    x (M, K); words, scales (groups, NP), bias (NP,) as packed; b (NP, R); zg float32 (M, S R); bounds int32
-    (SLOTS + 1,), SLOTS a power of two; y (M, N); partials float32 (SPLIT, M, NP); arrivals
-    int32, zero before and after.
-    G = 0: per channel. R = 0: no compensator.
+    x (M, K); words, scales (groups, NP), bias (NP,) as packed; b (NP, R); zg float32 (P, M, S R), partial
+    codes; ENDS where the outputs of the S projections end; y (M, N); partials float32, room for
+    PARTS ceil(M / BM) BM NP sums; arrivals int32, zero before and after. SPLIT programs sum PARTS parts of K,
+    both powers of two.
+    LEVELS = log2(PARTS / SPLIT). G = 0: per channel. R = 0: no compensator.
     """
-    row_tile, output_tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row_tile, output_tile, program = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    RUN: tl.constexpr = PARTS // SPLIT
     rows = row_tile * BM + tl.arange(0, BM)
     first_output = output_tile * BN
     outputs = first_output + tl.arange(0, BN)
-    chunks = tl.cdiv(K, 128)
-    first, last = part * chunks // SPLIT, (part + 1) * chunks // SPLIT
+    chunks: tl.constexpr = (K + 127) // 128
+    part = program * RUN
+    live = rows[None, :] < M  # padding would be most of what is stored, where rows are few
+    coded = rows[None, :] < tl.where(program == 0, M, 0)  # the first program alone adds the correction
+    b_tile, codes, segment = 0, 0, 0
+    if R > 0:
+        end = ENDS[0]
+        for each in tl.static_range(S - 1):
+            beyond = first_output >= ENDS[each]
+            segment += beyond.to(tl.int32)
+            end = tl.where(beyond, ENDS[each + 1], end)
+        b_tile = _load_b(b, outputs, outputs < end, R)
     if PDL:  # constants may be read before the kernel in front has ended
-        lines = word_pointers(words, first_output, first, chunks, BN)
+        lines = word_pointers(words, first_output, part * chunks // PARTS, chunks, BN)
         tl.inline_asm_elementwise(
             "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [lines], dtype=tl.int32, is_pure=False, pack=1
         )
         tl.extra.cuda.gdc_wait()
-    if R > 0:  # read before the chunks, used after them: part 0 alone adds the correction
-        segment, final, end = 0, 0, N
-        if S > 1:
-            ends = tl.load(bounds + 1 + tl.arange(0, SLOTS))
-            segment = tl.sum((ends <= first_output).to(tl.int32), axis=0)
-            final = tl.sum((ends < tl.minimum(first_output + BN, N)).to(tl.int32), axis=0)
-            end = tl.load(bounds + segment + 1)
-        owned = outputs < tl.where(part == 0, end, 0)
-        tile, codes = _load_correction(b, zg, outputs, rows, segment, owned, M, R, S)
-    sums = sum_chunks(x, words, scales, rows, outputs, first_output, first, last, M, NP, K,
-                      BM, BN, G, EVEN_K, ASM, FENCE)  # fmt: skip
-    if R > 0:
-        sums += _product(tile, codes, ASM)
-        if S > 1:  # projections that start inside this tile
-            for other in range(segment + 1, final + 1):
-                end = tl.where(part == 0, tl.load(bounds + other + 1), 0)
-                owned = (outputs >= tl.load(bounds + other)) & (outputs < end)
-                tile, codes = _load_correction(b, zg, outputs, rows, other, owned, M, R, S)
-                sums += _product(tile, codes, ASM)
+    if R > 0:  # read before the chunks, used after them
+        codes = _load_codes(zg, rows, coded, segment, M, b.dtype.element_ty, R, S, P)
+    place = (row_tile * tl.num_programs(1) + output_tile) * SPLIT + program
+    halves = partials + place.to(tl.int64) * (LEVELS * BN * BM)
+    sums = _sum_parts(x, words, scales, b, zg, rows, outputs, first_output, part, halves,
+                      b_tile, codes, coded, M, NP, K, BM, BN, G, PARTS, RUN, R, S, P, ENDS,
+                      ASM, FENCE)  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     complete = True
     if SPLIT > 1:
-        # Only the rows that exist: with few of them, padding would be most of what is written.
-        live = rows[None, :] < M
-        places = rows.to(tl.int64)[None, :] * NP + outputs[:, None]
+        shared = partials + tl.num_programs(0).to(tl.int64) * (BM * NP * SPLIT * LEVELS)
         stride = tl.cast(M, tl.int64) * NP
-        tl.store(partials + part * stride + places, sums, mask=live)
+        places = rows.to(tl.int64)[None, :] * NP + outputs[:, None]
+        tl.store(shared + program * stride + places, sums, mask=live)
         tl.debug_barrier()  # Triton 3.6 puts none before an atomic that releases
         counter = arrivals + output_tile * tl.num_programs(0) + row_tile
         complete = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == SPLIT - 1
         if complete:
-            sums = tl.zeros((BN, BM), tl.float32)
-            for each in tl.static_range(SPLIT):
-                at = partials + each * stride + places
-                sums += tl.load(at, mask=live, other=0.0, cache_modifier=".cg")
+            sums = sum_stored(shared + places, stride, live, SPLIT)
             tl.store(counter, 0)
     if complete:
         if HAS_BIAS:
             sums += tl.load(bias + outputs).to(tl.float32)[:, None]
-        mask = (rows[None, :] < M) & (outputs[:, None] < N)
+        mask = live & (outputs[:, None] < N)
         target = y + rows.to(tl.int64)[None, :] * N + outputs[:, None]
         tl.store(target, sums.to(y.dtype.element_ty), mask=mask)
 

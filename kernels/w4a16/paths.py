@@ -69,7 +69,7 @@ class Paths:
         weight, width = product.weights[0], product.compensators[0].code_width
         device = weight.words.device
         self._workspace = _workspace(product, plan, rows)
-        room = plan.split * weight.padded_outputs * 128 + 32 * width * 128
+        room = plan.parts * weight.padded_outputs * 128 + 32 * width * 128
         self._single = Workspace(device, partials=room, counters=2 + weight.padded_outputs // 64)
         dtype = product.dtype
         self._forked = Forked(

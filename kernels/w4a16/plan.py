@@ -1,14 +1,16 @@
 """How a W4 product is cut into programs: pure rules, and what a table may say.
 
-SPLIT belongs to a layer, tile sizes to a row count. Tile sizes never change a bit of a result
-(:mod:`kernels.w4a16.kernel`); SPLIT does, so nothing here lets it depend on rows.
+The parts of K belong to a layer, tiles to a row count. Tiles never change a bit of a result
+(:mod:`kernels.w4a16.kernel`), however many programs share the parts; the parts do, so nothing here lets them
+depend on rows.
 """
 
 from dataclasses import dataclass
 
 from kernels.w4a16.layout import TILE_INPUTS, TILE_OUTPUTS
 
-MAX_SPLIT = 16
+MAX_PARTS = 16
+SPLITS = (1, 2, 4, 8, 16)
 PARTIAL_BYTES = 64 << 20
 """Bound of the partial sums of one launch; more rows are several launches."""
 
@@ -22,6 +24,7 @@ class Tile:
         outputs: BN: 64, 128 or 256.
         warps: 4 or 8.
         stages: Depth of the software pipeline.
+        split: Programs that share the parts of K; a power of two that divides them.
         registers: Most that a thread may use; 0 = as many as the compiler likes.
         overlap: Start under the kernel in front of it (programmatic dependent launch).
     """
@@ -30,6 +33,7 @@ class Tile:
     outputs: int
     warps: int
     stages: int
+    split: int
     registers: int = 0
     overlap: bool = False
 
@@ -40,6 +44,8 @@ class Tile:
             raise ValueError(f"{self}: registers must be 0 or 32 to 255")
         if self.warps not in (4, 8) or not 1 <= self.stages <= 8:
             raise ValueError(f"{self}: warps must be 4 or 8, and stages 1 to 8")
+        if self.split not in SPLITS:
+            raise ValueError(f"{self}: split must be one of {SPLITS}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +53,13 @@ class LayerPlan:
     """What is fixed for one layer on one GPU.
 
     Attributes:
-        split: Parts of K.
+        parts: Of K, a power of two; each is summed apart, and then their sums as a balanced tree.
         tiles: ``(largest row count, tile)``, rising; the last one also serves all larger counts.
         dense_from: Prefill with at least so many rows dequantises and calls the dense library;
             ``None`` = never.
     """
 
-    split: int
+    parts: int
     tiles: tuple[tuple[int, Tile], ...]
     dense_from: int | None
 
@@ -61,30 +67,32 @@ class LayerPlan:
         limits = [limit for limit, _ in self.tiles]
         if not limits or limits != sorted(set(limits)):
             raise ValueError(f"row limits must rise, at least one; got {limits}")
-        if not 1 <= self.split <= MAX_SPLIT:
-            raise ValueError(f"split must be 1 to {MAX_SPLIT}; got {self.split}")
+        if self.parts not in SPLITS:
+            raise ValueError(f"parts must be one of {SPLITS}; got {self.parts}")
+        if any(self.parts % tile.split for _, tile in self.tiles):
+            raise ValueError(f"the split of every tile must divide the {self.parts} parts; got {self.tiles}")
 
     def tile(self, rows: int) -> Tile:
         """The tile for a row count."""
         return next((tile for limit, tile in self.tiles if rows <= limit), self.tiles[-1][1])
 
 
-def launch_rows(rows: int, split: int, padded_outputs: int, tile: Tile) -> int:
+def launch_rows(rows: int, parts: int, padded_outputs: int, tile: Tile) -> int:
     """The rows of one launch, so that its partial sums stay within ``PARTIAL_BYTES``."""
-    if split == 1:
+    if parts == 1:
         return rows
-    fitting = PARTIAL_BYTES // (4 * split * padded_outputs) // tile.rows * tile.rows
+    fitting = PARTIAL_BYTES // (4 * parts * padded_outputs) // tile.rows * tile.rows
     return min(rows, max(fitting, tile.rows))
 
 
-def possible_splits(in_features: int) -> list[int]:
+def possible_parts(in_features: int) -> list[int]:
     """Powers of two up to the chunks of K: few compilations, and parts of equal length for most K."""
-    limit = min(MAX_SPLIT, -(-in_features // TILE_INPUTS))
+    limit = min(MAX_PARTS, -(-in_features // TILE_INPUTS))
     return [1 << power for power in range(limit.bit_length())]
 
 
-def default_split(padded_outputs: int, in_features: int, multiprocessors: int) -> int:
-    """The smallest SPLIT with programs for every multiprocessor and few of them in a wave of their own.
+def default_parts(padded_outputs: int, in_features: int, multiprocessors: int) -> int:
+    """The fewest parts with programs for every multiprocessor and few of them in a wave of their own.
 
     Args:
         padded_outputs: N, a multiple of 64.
@@ -92,7 +100,7 @@ def default_split(padded_outputs: int, in_features: int, multiprocessors: int) -
         multiprocessors: Of the GPU.
     """
     tiles = padded_outputs // _widest(padded_outputs, 128)
-    candidates = possible_splits(in_features)
+    candidates = possible_parts(in_features)
 
     def balance(split: int) -> float:
         waves = tiles * split / multiprocessors
@@ -106,9 +114,9 @@ def default_split(padded_outputs: int, in_features: int, multiprocessors: int) -
 
 def default_plan(padded_outputs: int, in_features: int, multiprocessors: int) -> LayerPlan:
     """The plan of a layer that no table lists; right everywhere, tuned nowhere."""
-    wide = 256 if padded_outputs >= 14_000 else 128
+    parts = default_parts(padded_outputs, in_features, multiprocessors)
 
-    def tile(rows: int, outputs: int, warps: int, stages: int, registers: int = 0) -> Tile:
+    def tile(rows: int, outputs: int, warps: int, stages: int, split: int, registers: int = 0) -> Tile:
         fitting = _widest(padded_outputs, outputs)
         narrow = fitting == TILE_OUTPUTS
         return Tile(
@@ -116,16 +124,17 @@ def default_plan(padded_outputs: int, in_features: int, multiprocessors: int) ->
             outputs=fitting,
             warps=4 if narrow else warps,
             stages=stages,
+            split=max(split, 1),
             registers=0 if narrow else registers,
         )
 
     return LayerPlan(
-        split=default_split(padded_outputs, in_features, multiprocessors),
+        parts=parts,
         tiles=(
-            (16, tile(16, 128, 4, 4, 128)),  # four programs a multiprocessor, without spills
-            (32, tile(32, 128, 8, 4)),
-            (64, tile(64, wide, 8, 3)),
-            (128, tile(128, 128, 8, 3)),
+            (16, tile(16, 128, 4, 4, parts, 128)),  # four programs a multiprocessor, without spills
+            (32, tile(32, 128, 4, 4, parts // 2, 168)),  # more rows, more to exchange: fewer programs
+            (64, tile(64, 128, 4, 3, parts // 2)),
+            (128, tile(128, 128, 8, 3, parts // 4)),
         ),
         dense_from=256,
     )

@@ -20,7 +20,7 @@ from kernels.compensator.gpu import slice_size
 from kernels.compensator.kernel import apply_gate, code_slice
 from kernels.compensator.layout import GpuCompensator
 from kernels.w4a16.gpu import check, check_compensator, compiled, needs_fence
-from kernels.w4a16.kernel import sum_chunks
+from kernels.w4a16.kernel import sum_chunks, sum_stored
 from kernels.w4a16.layout import TILE_INPUTS, GpuWeight
 from kernels.w4a16.plan import LayerPlan
 from kernels.w4a16.workspace import Workspace
@@ -61,9 +61,7 @@ def single_launch_kernel(
         tl.store(at + part * M * NP, sums, mask=live)
         tl.debug_barrier()
         if tl.atomic_add(counters + 2 + tile, 1, sem="acq_rel", scope="gpu") == SPLIT - 1:
-            sums = tl.zeros((BN, BM), tl.float32)
-            for each in tl.static_range(SPLIT):
-                sums += tl.load(at + each * M * NP, mask=live, other=0.0, cache_modifier=".cg")
+            sums = sum_stored(at, M * NP, live, SPLIT)
             tl.store(counters + 2 + tile, 0)
             while tl.atomic_add(counters, 0, sem="acquire", scope="gpu") < SLICES:
                 pass
@@ -123,9 +121,9 @@ def multiply(
         return y
     size, gate, tiles = slice_size(weight.in_features), compensator.gate, padded // tile.outputs
     slices = triton.cdiv(weight.in_features, size)
-    sums = plan.split * padded * tile.rows
+    sums = plan.parts * padded * tile.rows
     partials = workspace.partials(sums + slices * compensator.code_width * tile.rows)
-    single_launch_kernel[(slices + tiles * plan.split,)](
+    single_launch_kernel[(slices + tiles * plan.parts,)](
         x,
         weight.words,
         weight.scales,
@@ -145,7 +143,7 @@ def multiply(
         BM=tile.rows,
         BN=tile.outputs,
         G=weight.group_size,
-        SPLIT=plan.split,
+        SPLIT=plan.parts,
         EVEN_K=weight.in_features % TILE_INPUTS == 0,
         HAS_BIAS=weight.bias is not None,
         R=compensator.rank,

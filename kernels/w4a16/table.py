@@ -2,12 +2,12 @@
 
 ``kernels/configs/w4a16.<gpu>.json``::
 
-    {"schema": 1, "op": "w4a16", "gpu": "NVIDIA H200", "versions": {"torch": "…", "triton": "…"},
+    {"schema": 2, "op": "w4a16", "gpu": "NVIDIA H200", "versions": {"torch": "…", "triton": "…"},
      "layers": {"4096x14336/128": {            N x K / group size as the kernels use it, 0 = per channel
-        "split": 8,                            parts of K, for every row count
+        "parts": 8,                            of K, for every row count
         "dense_from": 256,                     prefill rows from which the dense path wins; null = never
         "tiles": [{"up_to": 16, "rows": 16, "outputs": 128, "warps": 4, "stages": 4,
-                   "registers": 128, "overlap": false}, …]}}}
+                   "split": 8, "registers": 128, "overlap": false}, …]}}}
 
 Nothing is tuned while serving: a GPU without a file, or a layer that is not in it, takes
 :func:`kernels.w4a16.plan.default_plan` and says so in the log.
@@ -25,7 +25,7 @@ from kernels.w4a16.layout import GpuWeight
 from kernels.w4a16.plan import LayerPlan, Tile, default_plan
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-_SCHEMA = 1
+_SCHEMA = 2
 _log = logging.getLogger("kernels.w4a16")
 
 
@@ -102,7 +102,7 @@ class Plans:
 
 def _layer(plan: LayerPlan) -> dict[str, Any]:
     tiles = [{"up_to": limit, **asdict(tile)} for limit, tile in plan.tiles]
-    return {"split": plan.split, "dense_from": plan.dense_from, "tiles": tiles}
+    return {"parts": plan.parts, "dense_from": plan.dense_from, "tiles": tiles}
 
 
 def _plan(layer: dict[str, Any]) -> LayerPlan:
@@ -110,4 +110,4 @@ def _plan(layer: dict[str, Any]) -> LayerPlan:
         (tile["up_to"], Tile(**{key: value for key, value in tile.items() if key != "up_to"}))
         for tile in layer["tiles"]
     )
-    return LayerPlan(split=layer["split"], tiles=tiles, dense_from=layer["dense_from"])
+    return LayerPlan(parts=layer["parts"], tiles=tiles, dense_from=layer["dense_from"])

@@ -104,9 +104,9 @@ def needed(weight: GpuWeight, plan: LayerPlan, rows: int) -> tuple[int, int]:
     """Partial sums and counters that a product with up to ``rows`` rows takes."""
     counts = [0]
     for limit, tile in (*plan.tiles, (rows, plan.tiles[-1][1])):
-        once = launch_rows(min(rows, limit), plan.split, weight.padded_outputs, tile)
+        once = launch_rows(min(rows, limit), plan.parts, weight.padded_outputs, tile)
         counts.append(-(-once // tile.rows) * tile.rows)
     widest = max(counts)
-    if plan.split == 1:
+    if plan.parts == 1:
         return 0, 0
-    return plan.split * weight.padded_outputs * widest, weight.padded_outputs // TILE_OUTPUTS * (widest // 16)
+    return plan.parts * weight.padded_outputs * widest, weight.padded_outputs // TILE_OUTPUTS * (widest // 16)

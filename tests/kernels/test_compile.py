@@ -18,7 +18,9 @@ KERNELS = {
     "norm, one row": (
         "rms_norm.kernel",
         "rms_norm_kernel",
-        NORM | {"TILE_ROWS": 1, "BLOCK_K": 4096, "BLOCK_C": 128, "SLICE": 512, "BLOCK_H": 16},
+        NORM
+        | {"TILE_ROWS": 1, "BLOCK_K": 4096, "BLOCK_C": 256, "SLICE": 256, "BLOCK_H": 16}
+        | {"SLICES": 16, "GATED": False, "OVERLAP": True},
         8,
         3,
     ),
@@ -26,8 +28,8 @@ KERNELS = {
         "silu_mul.kernel",
         "silu_mul_kernel",
         CODES
-        | {"K": 14336, "TILE_ROWS": 16, "BLOCK_C": 64, "SLICE": 512, "BLOCK_H": 16}
-        | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 28},
+        | {"K": 14336, "TILE_ROWS": 16, "BLOCK_C": 64, "SLICE": 1024, "BLOCK_H": 16}
+        | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 14, "OVERLAP": True},
         4,
         3,
     ),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels.compensator.layout import MAX_SLICES
 from kernels.linear import multiply_blocks
-from kernels.producer import CodeWorkspace, code_workspace
+from kernels.producer import CodeWorkspace, code_workspace, total_codes
 from kernels.w4a16 import GpuProducts, GpuWeight, Plans, Workspace
 from kernels.w4a16.workspace import needed
 from spearhead.model.weights import LinearWeights, ModelWeights
@@ -45,8 +45,8 @@ class GpuLinears:
         Args:
             x: ``(M, K)``, contiguous.
             linear: ``(N, K)``, prepared for the GPU.
-            codes: float32 ``(M, S R)``, where the kernel in front has computed them; else they are computed
-                here if there are compensators.
+            codes: float32 ``(P, M, S R)``, partial codes, where the kernel in front has computed them; else
+                they are computed here if there are compensators.
 
         Returns:
             ``(M, N)``.
@@ -62,10 +62,10 @@ class GpuLinears:
             return y
         if codes is None:
             codes = self._gated_codes(x, compensator, self._workspace)
-        first, rank = 0, compensator.rank
+        total, first, rank = total_codes(codes), 0, compensator.rank
         for place, count in enumerate(compensator.outputs):
             # A copy: with another distance between rows the library may take another kernel.
-            own = codes[:, place * rank : (place + 1) * rank].to(x.dtype).contiguous()
+            own = total[:, place * rank : (place + 1) * rank].to(x.dtype).contiguous()
             y[:, first : first + count] += multiply_blocks(own, compensator.b[first : first + count])
             first += count
         return y

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.tuning.candidates import ROW_LIMITS, splits, tiles
+from kernels.tuning.candidates import ROW_LIMITS, parts_of, tiles
 from kernels.tuning.timing import ROTATED_BYTES, rotation
 from kernels.w4a16.shapes import MODELS, shapes_of
 
@@ -13,15 +13,17 @@ SHAPES = [shape for model in MODELS for _, shape in shapes_of(model)]
 def test_every_candidate_divides_the_outputs(shape):
     padded = -(-shape.out_features // 64) * 64
     for rows in ROW_LIMITS:
-        found = tiles(rows, padded, overlap=False)
-        assert found
-        assert all(tile.rows == rows and padded % tile.outputs == 0 for tile in found)
+        for parts in parts_of(padded, shape.in_features, 132):
+            found = tiles(rows, padded, parts)
+            assert found
+            assert all(tile.rows == rows and padded % tile.outputs == 0 for tile in found)
+            assert all(parts % tile.split == 0 for tile in found)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_splits_stay_within_the_chunks_of_k(shape):
+def test_parts_stay_within_the_chunks_of_k(shape):
     padded = -(-shape.out_features // 64) * 64
-    found = splits(padded, shape.in_features, 132)
+    found = parts_of(padded, shape.in_features, 132)
     assert found == sorted(set(found))
     assert found[0] >= 1 and found[-1] <= min(16, -(-shape.in_features // 128))
 

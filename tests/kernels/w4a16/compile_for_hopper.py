@@ -12,8 +12,8 @@ sys.path.insert(0, ".")
 from kernels.w4a16.gpu import needs_fence
 from kernels.w4a16.kernel import w4a16_kernel
 
-TYPES = {"words": "*i32", "scales": "*fp16", "bias": "*fp16", "zg": "*fp32", "bounds": "*i32"}
-TYPES |= {"partials": "*fp32", "arrivals": "*i32", "M": "i32", "N": "i32", "NP": "i32", "K": "i32"}
+TYPES = {"words": "*i32", "scales": "*fp16", "bias": "*fp16", "zg": "*fp32"}
+TYPES |= {"partials": "*fp32", "arrivals": "*i32", "M": "i32"}
 
 
 def main() -> None:
@@ -28,16 +28,17 @@ def main() -> None:
     names = list(w4a16_kernel.arg_names)
     outcomes = []
     for case in json.loads(sys.argv[1]):
-        dtype, rows, outputs, warps, stages, registers, group, split, rank, segments = case
+        dtype, rows, outputs, warps, stages, registers, group, parts, split, rank, segments = case
         constants = {
-            "BM": rows, "BN": outputs, "G": group, "SPLIT": split, "EVEN_K": True, "HAS_BIAS": True,
-            "R": rank, "S": segments, "SLOTS": segments, "ASM": True, "FENCE": needs_fence(), "PDL": False,
+            "N": 4096, "NP": 4096, "K": 4096, "BM": rows, "BN": outputs, "G": group, "PARTS": parts,
+            "SPLIT": split, "LEVELS": (parts // split).bit_length() - 1,
+            "HAS_BIAS": True, "R": rank, "S": segments, "P": 16,
+            "ENDS": tuple(4096 // segments * (each + 1) for each in range(segments)),
+            "ASM": True, "FENCE": needs_fence(), "PDL": False,
         }  # fmt: skip
         types = {"x": f"*{dtype}", "b": f"*{dtype}", "y": f"*{dtype}", **TYPES}
         signature = {name: "constexpr" if name in constants else types[name] for name in names}
-        aligned = [
-            name for name, kind in signature.items() if kind.startswith("*") or name in ("N", "NP", "K")
-        ]
+        aligned = [name for name, kind in signature.items() if kind.startswith("*")]
         source = ASTSource(
             fn=w4a16_kernel,
             signature=signature,

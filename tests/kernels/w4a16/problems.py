@@ -82,9 +82,16 @@ class Problem:
         return y
 
 
-def plan(rows: int = 16, outputs: int = 64, split: int = 2, dense_from: int | None = None) -> LayerPlan:
-    tile = Tile(rows=rows, outputs=outputs, warps=4, stages=3)
-    return LayerPlan(split=split, tiles=((rows, tile),), dense_from=dense_from)
+def plan(
+    rows: int = 16,
+    outputs: int = 64,
+    split: int = 2,
+    parts: int | None = None,
+    dense_from: int | None = None,
+) -> LayerPlan:
+    """One tile for every row count; as many parts as programs share them, if not told otherwise."""
+    tile = Tile(rows=rows, outputs=outputs, warps=4, stages=3, split=split)
+    return LayerPlan(parts=parts or split, tiles=((rows, tile),), dense_from=dense_from)
 
 
 def workspace(problem: Problem, layer: LayerPlan) -> Workspace:
@@ -94,11 +101,11 @@ def workspace(problem: Problem, layer: LayerPlan) -> Workspace:
     width = 256 * len(problem.projections)
     room = Workspace(
         torch.device(DEVICE),
-        partials=layer.split * padded * rows + 32 * width * rows,
+        partials=layer.parts * padded * rows + 32 * width * rows,
         counters=2 + padded // 64 * rows // 16 + width,
         dense_bytes=4 * padded * (problem.inputs + width),
     )
-    room.partials(layer.split * padded * rows + 32 * width * rows).fill_(torch.nan)
+    room.partials(layer.parts * padded * rows + 32 * width * rows).fill_(torch.nan)
     room.dense(1, 2 * padded * (problem.inputs + width), torch.float16).fill_(torch.nan)
     return room
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from kernels.compensator import naive
+from kernels.producer import total_codes
 from kernels.w4a16 import GpuProducts, Plans
 from tests.kernels.w4a16.problems import (
     CORRECTED_BOUND,
@@ -48,7 +49,7 @@ def test_codes_follow_the_separate_operators(problem):
     codes = compensator_gpu.gated_codes(problem.x, compensator, scratch)
     # The operators round A x once to the compute type; the kernel does not.
     expected = naive.gated_codes(problem.x.float(), replace(compensator, a=compensator.a.float()))
-    assert relative_error(codes, expected) < 1e-5
+    assert relative_error(total_codes(codes), expected) < 1e-5
     scratch.check_integrity()
 
 
@@ -58,7 +59,7 @@ def test_codes_have_the_same_bits_in_any_batch():
     codes = compensator_gpu.gated_codes(whole.x, compensator, scratch)
     for count in (1, 3, 8, 17):
         part = compensator_gpu.gated_codes(whole.x[16 : 16 + count].clone(), compensator, scratch)
-        assert torch.equal(part, codes[16 : 16 + count])
+        assert torch.equal(part, codes[:, 16 : 16 + count])
 
 
 def test_the_fused_product_follows_the_law(problem, layer):
@@ -104,7 +105,7 @@ def test_the_dense_product_follows_the_law(dtype, groups):
 
 def test_codes_of_zero_change_no_bit(problem, layer):
     compensator = problem.compensator()
-    codes = torch.zeros(problem.rows, compensator.code_width, device=DEVICE)
+    codes = torch.zeros(1, problem.rows, compensator.code_width, device=DEVICE)
     arguments = problem.x, problem.weight(), layer
     corrected = gpu.multiply(*arguments, workspace(problem, layer), compensator=compensator, codes=codes)
     assert torch.equal(corrected, gpu.multiply(*arguments, workspace(problem, layer)))
@@ -115,7 +116,7 @@ def test_codes_beyond_float16_do_not_become_not_a_number(path):
     problem = Problem(rows=2, outputs=64, inputs=128, projections=((64, 16, False),))
     compensator, layer = problem.compensator(), plan()
     compensator.b.zero_()
-    codes = torch.full((2, 16), 1e30, device=DEVICE)
+    codes = torch.full((1, 2, 16), 1e30, device=DEVICE)
     scratch, own = workspace(problem, layer), {"compensator": compensator, "codes": codes}
     if path == "fused":
         y = gpu.multiply(problem.x, problem.weight(), layer, scratch, **own)
@@ -127,8 +128,8 @@ def test_codes_beyond_float16_do_not_become_not_a_number(path):
 def test_a_row_range_sees_only_its_own_projection():
     problem = Problem(rows=3, outputs=256, inputs=128, projections=((100, 16, False), (156, 16, False)))
     compensator, layer = problem.compensator(), plan(16, 128, 1)
-    codes = torch.zeros(3, 32, device=DEVICE)
-    codes[:, 16:] = 1000
+    codes = torch.zeros(1, 3, 32, device=DEVICE)
+    codes[:, :, 16:] = 1000
     arguments = problem.x, problem.weight(), layer
     corrected = gpu.multiply(*arguments, workspace(problem, layer), compensator=compensator, codes=codes)
     changed = corrected != gpu.multiply(*arguments, workspace(problem, layer))
@@ -140,8 +141,9 @@ def test_a_row_range_sees_only_its_own_projection():
     ("codes", "message"),
     [
         (None, "belong together"),
-        (torch.zeros(2, 3), r"float32 \(2, 16\)"),
-        (torch.zeros(2, 16, dtype=torch.float16), "float32"),
+        (torch.zeros(2, 16), r"float32 \(2, 2, 16\)"),
+        (torch.zeros(1, 2, 3), r"float32 \(1, 2, 16\)"),
+        (torch.zeros(1, 2, 16, dtype=torch.float16), "float32"),
     ],
 )
 def test_codes_that_do_not_fit_are_refused(codes, message):

@@ -55,11 +55,11 @@ def test_codes_go_where_the_caller_wants_them_and_nowhere_else():
     problem = PROBLEMS[0]
     gated_codes = importlib.import_module("kernels.compensator.gpu").gated_codes
     scratch, compensator = workspace(problem, plan()), problem.compensator()
-    room = torch.full((3, 16), torch.nan, device=DEVICE)
+    room = torch.full((1, 3, 16), torch.nan, device=DEVICE)
     assert gated_codes(problem.x, compensator, scratch, room) is room
     assert torch.equal(room, gated_codes(problem.x, compensator, scratch))
-    with pytest.raises(ValueError, match=r"out must be contiguous float32 \(3, 16\)"):
-        gated_codes(problem.x, compensator, scratch, torch.empty(4, 16, device=DEVICE))
+    with pytest.raises(ValueError, match=r"out must be contiguous float32 \(1, 3, 16\)"):
+        gated_codes(problem.x, compensator, scratch, torch.empty(1, 4, 16, device=DEVICE))
 
 
 @pytest.mark.gpu

@@ -13,17 +13,18 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-OUTPUTS, INPUTS, SPLIT = 4096, 4096, 4
+OUTPUTS, INPUTS, PARTS = 4096, 4096, 4
 TILES = [
-    Tile(rows=rows, outputs=outputs, warps=warps, stages=stages, registers=registers)
-    for rows, outputs, warps, stages, registers in (
-        (16, 64, 4, 4, 0),
-        (16, 128, 4, 4, 128),
-        (16, 128, 8, 4, 0),
-        (32, 128, 8, 4, 0),
-        (64, 128, 8, 3, 0),
-        (64, 256, 8, 3, 0),
-        (128, 128, 8, 3, 0),
+    Tile(rows=rows, outputs=outputs, warps=warps, stages=stages, split=split, registers=registers)
+    for rows, outputs, warps, stages, split, registers in (
+        (16, 64, 4, 4, 4, 0),
+        (16, 128, 4, 4, 4, 128),
+        (16, 128, 8, 4, 2, 0),
+        (32, 128, 8, 4, 4, 0),
+        (32, 64, 4, 4, 1, 0),
+        (64, 128, 8, 3, 2, 0),
+        (64, 256, 8, 3, 4, 0),
+        (128, 128, 8, 3, 1, 0),
     )
 ]
 
@@ -42,12 +43,12 @@ def weight(group_size: int) -> GpuWeight:
 
 
 def workspace() -> Workspace:
-    return Workspace(torch.device("cuda"), partials=SPLIT * OUTPUTS * 128, counters=OUTPUTS // 64 * 8)
+    return Workspace(torch.device("cuda"), partials=PARTS * OUTPUTS * 128, counters=OUTPUTS // 64 * 8)
 
 
 def run(x: torch.Tensor, held: GpuWeight, tile: Tile, scratch: Workspace) -> torch.Tensor:
     y = torch.full((len(x), OUTPUTS), torch.nan, dtype=x.dtype, device="cuda")
-    gpu.launch(x, held, tile, SPLIT, scratch, y, None, None)
+    gpu.launch(x, held, tile, PARTS, scratch, y, None, None)
     return y
 
 
@@ -77,7 +78,7 @@ def test_a_thousand_replays_repeat_bit_for_bit(group_size, tile):
     y = torch.empty_like(expected)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        gpu.launch(x, held, tile, SPLIT, scratch, y, None, None)
+        gpu.launch(x, held, tile, PARTS, scratch, y, None, None)
     differing = torch.zeros((), dtype=torch.int64, device="cuda")
     for _ in range(1000):
         y.fill_(torch.nan)
@@ -108,9 +109,9 @@ def test_assembly_gives_the_bits_of_plain_arithmetic():
         plain = torch.full_like(y, torch.nan)
         grid = (-(-len(x) // 16), OUTPUTS // 64, 1)
         w4a16_kernel[grid](
-            x, held.words, held.scales, None, None, None, None, plain, None, None,
-            len(x), OUTPUTS, OUTPUTS, INPUTS,
-            BM=16, BN=64, G=128, SPLIT=1, EVEN_K=True, HAS_BIAS=False, R=0, S=1, SLOTS=1,
+            x, held.words, held.scales, None, None, None, plain, None, None, len(x),
+            N=OUTPUTS, NP=OUTPUTS, K=INPUTS,
+            BM=16, BN=64, G=128, PARTS=1, SPLIT=1, LEVELS=0, HAS_BIAS=False, R=0, S=1, P=1, ENDS=(OUTPUTS,),
             ASM=False, FENCE=False, PDL=False, num_warps=4, num_stages=1,
         )  # fmt: skip
         assert torch.equal(y, plain)

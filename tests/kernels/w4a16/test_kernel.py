@@ -20,6 +20,7 @@ gpu = pytest.importorskip("kernels.w4a16.gpu", reason="needs Triton", exc_type=I
 pytestmark = pytest.mark.skipif(not interpreter_loops(), reason="this Triton's interpreter runs no loop")
 
 DTYPES = (torch.float16, torch.bfloat16)
+PROJECTIONS = ((100, 4, False), (28, 16, False), (128, 8, False))  # borders inside tiles and between them
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -28,10 +29,10 @@ DTYPES = (torch.float16, torch.bfloat16)
     [
         (1, 64, 128, 1, 1, 64),
         (3, 100, 576, 1, 2, 64),  # K = 4.5 chunks, N = 1.6 tiles
-        (17, 192, 640, 20, 3, 64),  # groups of 32
+        (17, 192, 640, 20, 4, 64),  # groups of 32, parts of unequal length
         (5, 128, 576, 9, 2, 128),  # groups of 64, the last chunk half empty
-        (33, 128, 512, 4, 3, 128),  # groups of 128, parts of unequal length
-        (2, 64, 768, 3, 3, 64),  # groups of 256
+        (33, 128, 512, 4, 2, 128),  # groups of 128
+        (2, 64, 768, 3, 4, 64),  # groups of 256
         (16, 63, 100, 1, 1, 64),
         (3, 64, 17, 1, 1, 64),
     ],
@@ -51,13 +52,13 @@ def test_a_row_has_the_same_bits_in_any_batch(groups):
     whole = Problem(rows=64, outputs=64, inputs=384, groups=groups, projections=projections)
     weight, compensator = whole.weight(), whole.compensator()
     draw = torch.Generator().manual_seed(1)
-    codes = torch.randn(64, compensator.code_width, generator=draw).to(DEVICE)
-    layer = plan(split=3)
+    codes = torch.randn(2, 64, compensator.code_width, generator=draw).to(DEVICE)
+    layer = plan(split=2)
     scratch = workspace(whole, layer)
 
     def multiply(first, count):
         part = slice(first, first + count)
-        own = {"compensator": compensator, "codes": codes[part].contiguous()}
+        own = {"compensator": compensator, "codes": codes[:, part].contiguous()}
         return gpu.multiply(whole.x[part], weight, layer, scratch, **own)
 
     y = multiply(0, 64)
@@ -69,12 +70,21 @@ def test_a_row_has_the_same_bits_in_any_batch(groups):
 def test_tiles_of_any_size_give_the_same_bits(groups):
     # Small whole numbers and scales that are powers of two: sums are exact in any order of one chunk, so what
     # is compared is the kernel's own order, not that of the matrix library under the interpreter.
-    problem = Problem(rows=17, outputs=256, inputs=512, groups=groups)
+    problem = Problem(rows=17, outputs=256, inputs=512, groups=groups, projections=PROJECTIONS)
     weight = pack_gpu(problem.codes.to(DEVICE), problem.scales.log2().round().exp2().to(DEVICE))
     x = (problem.x * 4).round()
+    compensator = problem.compensator()
+    codes = torch.randn(3, 17, compensator.code_width, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    layers = [
+        plan(16, 64, 4),
+        plan(16, 256, 4),
+        plan(32, 128, 2, parts=4),  # fewer programs, the same tree of sums
+        plan(64, 64, 1, parts=4),
+        plan(16, 256, 1, parts=4),
+    ]
     outcomes = [
-        gpu.multiply(x, weight, layer, workspace(problem, layer))
-        for layer in (plan(16, 64, 3), plan(16, 256, 3), plan(32, 128, 3), plan(64, 64, 3))
+        gpu.multiply(x, weight, layer, workspace(problem, layer), compensator=compensator, codes=codes)
+        for layer in layers
     ]
     assert all(torch.equal(outcome, outcomes[0]) for outcome in outcomes)
 
@@ -128,7 +138,7 @@ def test_no_rows_give_no_rows_without_a_launch():
 
 def test_runs_repeat_bit_for_bit_and_leave_counters_at_zero():
     problem = Problem(rows=17, outputs=128, inputs=640)
-    layer = plan(split=5)
+    layer = plan(split=4)
     scratch = workspace(problem, layer)
     outcomes = [gpu.multiply(problem.x, problem.weight(), layer, scratch) for _ in range(3)]
     assert all(torch.equal(outcome, outcomes[0]) for outcome in outcomes)

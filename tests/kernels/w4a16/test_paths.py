@@ -15,7 +15,9 @@ draw = importlib.import_module("kernels.tuning.products").draw
 pytestmark = pytest.mark.skipif(not interpreter_loops(), reason="this Triton's interpreter runs no loop")
 
 QKV = Shape(name="qkv", outputs=(128, 64, 64), in_features=256)
-PLAN = LayerPlan(split=2, tiles=((16, Tile(rows=16, outputs=64, warps=4, stages=3)),), dense_from=None)
+PLAN = LayerPlan(
+    parts=2, tiles=((16, Tile(rows=16, outputs=64, warps=4, stages=3, split=2)),), dense_from=None
+)
 
 
 def all_paths(wanted=paths.COLUMNS):

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from kernels.w4a16 import LayerPlan, Plans, Tile, Workspace, pack_gpu
-from kernels.w4a16.plan import PARTIAL_BYTES, default_plan, default_split, launch_rows
+from kernels.w4a16.plan import PARTIAL_BYTES, default_parts, default_plan, launch_rows
 from kernels.w4a16.table import read_table, table_path, write_table
 
-TILE = Tile(rows=16, outputs=64, warps=4, stages=4)
+TILE = Tile(rows=16, outputs=64, warps=4, stages=4, split=1)
 SHAPES = [(4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 28672), (576, 576), (64, 100)]
 
 
@@ -19,11 +19,11 @@ def weight(outputs=128, inputs=256):
 
 
 @pytest.mark.parametrize(
-    ("outputs", "inputs", "split"),
+    ("outputs", "inputs", "parts"),
     [(4096, 4096, 8), (6144, 4096, 8), (28672, 4096, 4), (8192, 14336, 4), (576, 576, 4), (64, 100, 1)],
 )
-def test_defaults_fill_the_gpu_where_k_is_long_enough(outputs, inputs, split):
-    assert default_split(outputs, inputs, 132) == split
+def test_defaults_fill_the_gpu_where_k_is_long_enough(outputs, inputs, parts):
+    assert default_parts(outputs, inputs, 132) == parts
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
@@ -36,21 +36,30 @@ def test_default_tiles_divide_the_outputs(outputs, inputs):
 
 def test_row_counts_take_the_first_tile_that_reaches_them():
     larger = dataclasses.replace(TILE, rows=64)
-    plan = LayerPlan(split=1, tiles=((16, TILE), (64, larger)), dense_from=None)
+    plan = LayerPlan(parts=1, tiles=((16, TILE), (64, larger)), dense_from=None)
     assert [plan.tile(rows) for rows in (1, 16, 17, 64, 5000)] == [TILE, TILE, larger, larger, larger]
 
 
 def test_one_launch_keeps_its_partial_sums_within_the_bound():
-    for split, outputs in ((2, 28672), (8, 4096), (16, 131072)):
-        rows = launch_rows(8192, split, outputs, TILE)
+    for parts, outputs in ((2, 28672), (8, 4096), (16, 131072)):
+        rows = launch_rows(8192, parts, outputs, TILE)
         assert rows % 16 == 0
-        assert rows == 16 or 4 * split * outputs * rows <= PARTIAL_BYTES
+        assert rows == 16 or 4 * parts * outputs * rows <= PARTIAL_BYTES
     assert launch_rows(5, 8, 4096, TILE) == 5
     assert launch_rows(8192, 1, 4096, TILE) == 8192
 
 
 @pytest.mark.parametrize(
-    "changed", [{"rows": 8}, {"rows": 48}, {"outputs": 32}, {"warps": 2}, {"stages": 0}, {"registers": 16}]
+    "changed",
+    [
+        {"rows": 8},
+        {"rows": 48},
+        {"outputs": 32},
+        {"warps": 2},
+        {"stages": 0},
+        {"registers": 16},
+        {"split": 3},
+    ],
 )
 def test_tiles_that_no_kernel_takes_are_refused(changed):
     with pytest.raises(ValueError, match="must be"):
@@ -58,15 +67,20 @@ def test_tiles_that_no_kernel_takes_are_refused(changed):
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"), [({"tiles": ()}, "at least one"), ({"split": 17}, "1 to 16")]
+    ("changed", "message"),
+    [
+        ({"tiles": ()}, "at least one"),
+        ({"parts": 3}, "must be one of"),
+        ({"tiles": ((16, dataclasses.replace(TILE, split=2)),)}, "must divide the 1 parts"),
+    ],
 )
 def test_plans_that_make_no_sense_are_refused(changed, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(LayerPlan(split=1, tiles=((16, TILE),), dense_from=None), **changed)
+        dataclasses.replace(LayerPlan(parts=1, tiles=((16, TILE),), dense_from=None), **changed)
 
 
 def test_tables_keep_plans(tmp_path):
-    plans = {"128x256/0": LayerPlan(split=2, tiles=((16, TILE),), dense_from=128)}
+    plans = {"128x256/0": LayerPlan(parts=2, tiles=((16, TILE),), dense_from=128)}
     path = table_path("NVIDIA H200", tmp_path)
     write_table(path, "NVIDIA H200", {"triton": "3.6.0"}, plans)
     assert path.name == "w4a16.nvidia-h200.json"
@@ -75,7 +89,7 @@ def test_tables_keep_plans(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"schema": 2, "op": "w4a16"}', '{"schema": 1, "op": "w4a16", "layers": {"a": {}}}']
+    "text", ["", "[]", '{"schema": 1, "op": "w4a16"}', '{"schema": 2, "op": "w4a16", "layers": {"a": {}}}']
 )
 def test_a_file_that_is_no_table_is_refused_with_its_name(tmp_path, text):
     path = table_path("GPU", tmp_path)
@@ -98,9 +112,9 @@ def test_a_workspace_fits_its_layers():
     assert int(scratch.counters(1).sum()) == 0
     for rows in (1, 17, 300):
         tile = layer.tile(rows)
-        once = launch_rows(rows, layer.split, 128, tile)
+        once = launch_rows(rows, layer.parts, 128, tile)
         tiles = -(-once // tile.rows) * (128 // tile.outputs)
-        assert len(scratch.partials(layer.split * tiles * tile.rows * tile.outputs))
+        assert len(scratch.partials(layer.parts * tiles * tile.rows * tile.outputs))
         assert len(scratch.counters(tiles))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.linear import multiply_blocks
-from kernels.producer import CodeWorkspace, gated_codes
+from kernels.producer import CodeWorkspace, gated_codes, total_codes
 from kernels.w4a16 import GpuWeight, dequantize, pack_gpu, unpack_gpu
 from spearhead.model.checkpoint import Checkpoint, load_variants
 from spearhead.model.gpu.decoder import GpuDecoder
@@ -50,7 +50,7 @@ class ReferenceLinears:
             y = multiply_blocks(x, weight, linear.bias).float()
         self.codes_received += codes is not None
         if compensator is not None:
-            codes = gated_codes(x, compensator) if codes is None else codes
+            codes = gated_codes(x, compensator) if codes is None else total_codes(codes)
             first = 0
             for place, count in enumerate(compensator.outputs):
                 own = codes[:, place * compensator.rank : (place + 1) * compensator.rank]

@@ -1,0 +1,31 @@
+"""Whether a kernel may start under the one in front of it (programmatic dependent launch).
+
+A kernel that does reads constants first, then waits for all of the kernel in front, and only then reads what
+others write and writes itself. One that produces lets its successor start at once, so that the successor's
+constants are on their way meanwhile; it takes few multiprocessors, so that the successor finds its place.
+"""
+
+from functools import lru_cache
+
+import torch
+import triton
+
+_HOPPER = 9
+
+
+def early_start(kernel: object, device: torch.device) -> dict[str, bool]:
+    """Launch arguments of a kernel with a constant ``OVERLAP``.
+
+    Args:
+        kernel: As decorated; in Triton's interpreter it is something else, and never starts early.
+        device: Of the launch.
+    """
+    if not isinstance(kernel, triton.JITFunction):
+        return {"OVERLAP": False}
+    early = _starts_early(device.index)
+    return {"OVERLAP": early, "launch_pdl": early}
+
+
+@lru_cache
+def _starts_early(index: int | None) -> bool:
+    return bool(torch.cuda.get_device_capability(index)[0] >= _HOPPER)
