@@ -8,13 +8,13 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.recovery.cases import SECTIONS, SIZES, cases
+from benchmarks.recovery.cases import BASES, SECTIONS, SIZES, Case, cases
 from benchmarks.recovery.lab import Lab
 from benchmarks.recovery.tables import gate_table, grid_table, ratio_table, section_table
 from spearhead.cli.bench.environment import environment
@@ -35,10 +35,19 @@ def main() -> None:
     parser.add_argument("--text", type=Path, action="append", required=True, help="held-out text; repeatable")
     parser.add_argument("--folder", type=Path, required=True, help="artefacts, stages, reports, results")
     parser.add_argument("--section", action="append", choices=SECTIONS, help="default: all; repeatable")
+    parser.add_argument("--base", action="append", choices=BASES, help="default: all; repeatable")
     parser.add_argument("--size", choices=SIZES, default="full" if torch.cuda.is_available() else "reduced")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a segment")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
+    wanted = arguments.base or tuple(BASES)
+    plan = {
+        section: [case for case in cases(section, SIZES[arguments.size]) if case.base in wanted]
+        for section in arguments.section or SECTIONS
+    }
+    empty = [section for section, chosen in plan.items() if not chosen]
+    if empty:
+        parser.error(f"no case of --base {', '.join(wanted)} in section {', '.join(empty)}; leave either out")
     facts: dict[str, Any] = {
         **environment(),
         "command": shlex.join(["python", "-m", "benchmarks.recovery", *sys.argv[1:]]),
@@ -58,15 +67,17 @@ def main() -> None:
         tell=lambda sentence: print(sentence, file=sys.stderr, flush=True),
     )
     document = {"benchmark": "recovery", "size": arguments.size, "sections": _earlier(lab.folder / _RESULTS)}
-    for section in arguments.section or SECTIONS:
-        _measure(lab, section, {"device": name, **facts}, document)
+    for section, chosen in plan.items():
+        _measure(lab, section, chosen, {"device": name, **facts}, document)
     print(json.dumps(document))
 
 
-def _measure(lab: Lab, section: str, facts: Mapping[str, Any], document: dict[str, Any]) -> None:
+def _measure(
+    lab: Lab, section: str, chosen: Sequence[Case], facts: Mapping[str, Any], document: dict[str, Any]
+) -> None:
     rows: list[dict[str, Any]] = []
     document["sections"][section] = {**facts, "rows": rows}
-    for case in cases(section, lab.size):
+    for case in chosen:
         rows.append(lab.row(case))
         _save(lab.folder / _RESULTS, document)  # what was measured outlives a run that is cut off
     print(f"\n{section}\n{section_table(rows)}")

@@ -40,7 +40,8 @@ class Size:
         whole: Whether any case takes whole texts.
         bits: Of factors in the headline.
         budgets: Of the headline.
-        baseline_budgets: At which quality is drawn against bytes; each takes five trainings and more.
+        baseline_budgets: At which quality is drawn against bytes; each takes three trainings and more.
+        random_seeds: Of random placements there; each takes one training more.
     """
 
     recipe: CalibrationConfig
@@ -51,6 +52,7 @@ class Size:
     bits: Sequence[FactorBits] = FACTOR_BITS
     budgets: Sequence[float] = (0.01, 0.022)
     baseline_budgets: Sequence[float] = BUDGETS
+    random_seeds: tuple[int, ...] = (0,)
 
 
 SIZES = {
@@ -61,6 +63,7 @@ SIZES = {
         segments=24,
         bits=(16, 4),
         baseline_budgets=(0.01, 0.022),
+        random_seeds=(0, 1),
     ),
     "reduced": Size(
         recipe=CalibrationConfig.of_recipe("reduced"),

@@ -18,6 +18,7 @@ from spearhead.quant.calibration import (
     CalibrationSettings,
     OutcomeOptions,
     calibrate,
+    calibration_texts,
 )
 from spearhead.quant.calibration.baselines import BaselinePlan
 from spearhead.quant.calibration.encoding import served
@@ -37,7 +38,6 @@ from spearhead.quant.evaluation import (
     read_text,
 )
 from spearhead.quant.report import Rung
-from spearhead.quant.self_sampling import SampledSequences
 
 Progress = Callable[[str, int, int], None]
 _STATISTICS_SEQUENCES = 512
@@ -75,7 +75,9 @@ class Lab:
     def row(self, case: Case) -> dict[str, Any]:
         """Everything that a case showed, as JSON values."""
         report = self.folder / "reports" / f"{case.section}-{case.name.replace(', ', '-')}"
-        plan = BaselinePlan(max_rank=64, budgets=tuple(self.size.baseline_budgets))
+        plan = BaselinePlan(
+            max_rank=64, budgets=tuple(self.size.baseline_budgets), random_seeds=self.size.random_seeds
+        )
         options = OutcomeOptions(
             texts=self.texts,
             protocol=self._protocol(whole=case.whole_texts),
@@ -152,16 +154,10 @@ class Lab:
 
     def _sequences(self) -> list[list[int]]:
         """Self-samples for quantisers that need statistics: those that calibration learns from."""
-        kept: list[SampledSequences] = []
-        sampled = Case(section="samples")
-        calibrate(
-            self._request(sampled),
-            progress=self.progress,
-            tell=self.tell,
-            after=lambda found: kept.append(found.texts.training),
-        )
-        count = min(_STATISTICS_SEQUENCES, len(kept[0].token_ids))
-        return [[int(token) for token in row] for row in kept[0].token_ids[:count]]
+        request = self._request(Case(section="samples"))
+        training = calibration_texts(request, progress=self.progress, tell=self.tell).training
+        count = min(_STATISTICS_SEQUENCES, len(training.token_ids))
+        return [[int(token) for token in row] for row in training.token_ids[:count]]
 
     def _protocol(self, *, whole: bool) -> TextProtocol:
         return TextProtocol(length=self.length, max_segments=0 if whole else self.size.segments)

@@ -38,6 +38,28 @@ def test_the_command_measures_sections_and_ends_with_one_json_document(
     assert json.loads((tmp_path / "lab" / "smoke" / "results.json").read_text()) == document
 
 
+def test_one_base_is_measured_alone(tiny_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    model = tiny_checkpoint("llama", tie_word_embeddings=True)
+    text = tmp_path / "text.txt"
+    text.write_text("The rain falls on the hills and the fox jumps over it again. " * 60, encoding="utf-8")
+    command = [
+        *(sys.executable, "-m", "benchmarks.recovery", str(model), "--text", str(text), "--length", "32"),
+        *("--folder", str(tmp_path / "lab"), "--size", "smoke", "--device", "cpu", "--base", "gptq"),
+    ]
+    done = subprocess.run(
+        [*command, "--section", "bases"], capture_output=True, text=True, timeout=250, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])["sections"]["bases"]["rows"]
+    assert [row["base"] for row in rows] == ["gptq"]
+    assert done.stderr.count("self-sampling: finished in an earlier run") == 1
+    refused = subprocess.run(
+        [*command, "--section", "budgets"], capture_output=True, text=True, timeout=250, check=False
+    )
+    assert refused.returncode == 2
+    assert "no case of --base gptq in section budgets" in refused.stderr
+
+
 def test_sections_of_earlier_runs_stay_with_what_they_are_from(tmp_path: Path) -> None:
     results, earlier = tmp_path / "results.json", {"bases": {"commit": "abc", "rows": []}}
     assert _earlier(results) == {}

@@ -3,7 +3,7 @@
 from spearhead.quant.calibration.calibration import Calibration, CalibrationRequest
 from spearhead.quant.calibration.config import CalibrationConfig, CalibrationSettings
 from spearhead.quant.calibration.outcome import CalibrationOutcome, OutcomeOptions
-from spearhead.quant.calibration.run import calibrate
+from spearhead.quant.calibration.run import calibrate, calibration_texts
 
 __all__ = [
     "Calibration",
@@ -13,4 +13,5 @@ __all__ = [
     "CalibrationSettings",
     "OutcomeOptions",
     "calibrate",
+    "calibration_texts",
 ]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -62,16 +63,11 @@ def calibrate(
         CheckpointError: Checkpoints that cannot be used or are not of one model.
         CalibrationError: Numbers that are not finite, a budget that holds nothing, a full disk.
     """
-    check_exists(request.artefact)
     folder = request.artefact.parent if request.artefact.is_file() else request.artefact
-    device = compute_device(request.settings.device)
-    made_by = {"torch": torch.__version__, "device": device_name(device)}
-    with open_store(request.work_folder, made_by, clock=clock, tell=tell) as store:
+    with _store(request, clock, tell) as store:
         mend_interrupted_write(folder, store.path)
         check_replaceable(folder, store.path, force=request.force)
-        with open_subject(
-            request.artefact, request.full_precision, include_w8=request.config.include_w8
-        ) as subject:
+        with _subject(request) as subject:
             begin(subject)
             found = _run(request, store, subject, progress, tell)
             details = {**provenance(found), **finish(store, found)}
@@ -87,6 +83,57 @@ def calibrate(
     return found
 
 
+def calibration_texts(
+    request: CalibrationRequest,
+    *,
+    progress: Progress = silent,
+    tell: Callable[[str], None] = lambda _sentence: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> CalibrationTexts:
+    """The sequences that :func:`calibrate` would learn from and decide on; it finds them there later.
+
+    Raises:
+        As :func:`calibrate`.
+    """
+    with _store(request, clock, tell) as store, _subject(request) as subject:
+        return _texts(request, store, Models.of(subject, request.settings, tell), progress, tell)
+
+
+def _store(
+    request: CalibrationRequest, clock: Callable[[], float], tell: Callable[[str], None]
+) -> AbstractContextManager[StageStore]:
+    check_exists(request.artefact)
+    device = compute_device(request.settings.device)
+    made_by = {"torch": torch.__version__, "device": device_name(device)}
+    return open_store(request.work_folder, made_by, clock=clock, tell=tell)
+
+
+def _subject(request: CalibrationRequest) -> AbstractContextManager[Subject]:
+    return open_subject(request.artefact, request.full_precision, include_w8=request.config.include_w8)
+
+
+def _texts(
+    request: CalibrationRequest,
+    store: StageStore,
+    models: Models,
+    progress: Progress,
+    tell: Callable[[str], None],
+) -> CalibrationTexts:
+    texts = gather_sequences(
+        store,
+        models,
+        request.config,
+        text=request.text,
+        file=request.sequences,
+        progress=progress,
+        tell=tell,
+    )
+    rows, wanted = texts.whole.origin.config.batch_size, request.config.sampling.batch_size
+    if rows < wanted and request.text is None and request.sequences is None:
+        tell(f"{rows} sequences are sampled in step, not {wanted}: more keys and values are never kept")
+    return texts
+
+
 def _run(
     request: CalibrationRequest,
     store: StageStore,
@@ -97,12 +144,7 @@ def _run(
     config = request.config
     check_budget(subject.modules, config, subject.artefact.stored_bytes)
     models = Models.of(subject, request.settings, tell)
-    texts = gather_sequences(
-        store, models, config, text=request.text, file=request.sequences, progress=progress, tell=tell
-    )
-    rows, wanted = texts.whole.origin.config.batch_size, config.sampling.batch_size
-    if rows < wanted and request.text is None and request.sequences is None:
-        tell(f"{rows} sequences are sampled in step, not {wanted}: more keys and values are never kept")
+    texts = _texts(request, store, models, progress, tell)
     forms = fit_closed_forms(store, models, texts, config, progress=progress)
     damage, measured = measure_modules(store, models, texts, config, progress=progress)
     allocation = place(subject, damage, forms, config)
