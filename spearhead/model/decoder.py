@@ -22,6 +22,8 @@ from spearhead.model.architecture import ModelConfig, inverse_frequencies
 from spearhead.model.attention import AttentionGroup, Segment, build_groups, paged_attention
 from spearhead.model.forward import Forward
 from spearhead.model.kv_cache import KvStorage
+from spearhead.model.parallel import ALONE, Ranks
+from spearhead.model.parallel.row_parallel import complete
 from spearhead.model.weights import LayerWeights, LinearWeights, ModelWeights
 
 MAX_ROWS = 512
@@ -75,11 +77,12 @@ class Decoder:
     """Computes logits; owns the rotary tables and writes to the KV storage it was given.
 
     Args:
-        config: Shape of the model.
+        config: Shape of the model, or of one rank's part of it.
         storage: KV pages.
         context_length: Longest sequence that will be asked for, in tokens.
-        row_blocks: Row padding.
+        row_blocks: Row padding, the same on all ranks.
         device: Of weights and storage.
+        ranks: Who computes the other parts. Then every forward pass is one of all ranks together.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class Decoder:
         context_length: int,
         row_blocks: RowBlocks,
         device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.ranks = ranks
         self.config = config
         self.storage = storage
         self.row_blocks = row_blocks
@@ -165,10 +170,15 @@ class Decoder:
 
     def _layer(self, index: int, layer: LayerWeights, hidden: Tensor, step: _Step) -> Tensor:
         attended = self._attention(index, layer, rms_norm(hidden, layer.input_norm, self._eps), step)
-        hidden = linear(attended, layer.output).add_(hidden)
+        hidden = self._product(attended, layer.output).add_(hidden)
         gate_up = linear(rms_norm(hidden, layer.post_attention_norm, self._eps), layer.gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
-        return linear(F.silu(gate).mul_(up), layer.down).add_(hidden)
+        return self._product(F.silu(gate).mul_(up), layer.down).add_(hidden)
+
+    def _product(self, x: Tensor, weights: LinearWeights) -> Tensor:
+        """A product that may be one rank's part of a sum."""
+        y = linear(x, weights)
+        return y if weights.after_sum is None else complete(self.ranks, y, x, weights.after_sum)
 
     def _attention(self, index: int, layer: LayerWeights, normed: Tensor, step: _Step) -> Tensor:
         config, count = self.config, step.row_count

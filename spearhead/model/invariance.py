@@ -37,14 +37,15 @@ def make_invariant(decoder: Decoder, variants: Sequence[ModelWeights]) -> bool:
     """
     before = decoder.row_blocks
     config, dtype = decoder.config, decoder.storage.layers[0].dtype
-    attention = next((b for b in _ATTENTION_BLOCKS if _attention_invariant(config, dtype, b)), None)
+    agree = decoder.ranks.agree  # blocks are the same on all ranks, and so are the steps of this proof
+    attention = next((b for b in _ATTENTION_BLOCKS if agree(_attention_invariant(config, dtype, b))), None)
     if attention is None:
         return False
     matrices = _distinct_matrices(variants)
     for block in _LINEAR_BLOCKS:
-        if all(_linear_invariant(matrix, block) for matrix in matrices):
+        if agree(all(_linear_invariant(matrix, block) for matrix in matrices)):
             decoder.row_blocks = RowBlocks(linear=block, attention=attention)
-            if all(decoder_invariant(decoder, weights) for weights in variants):
+            if all(agree(decoder_invariant(decoder, weights)) for weights in variants):
                 return True
     decoder.row_blocks = before
     return False
@@ -73,14 +74,14 @@ def decoder_invariant(decoder: ForwardPass, weights: ModelWeights) -> bool:
 
     count = min(_PROBE_TOKENS, decoder.context_length)
     whole = run([(0, 0, count)], count - 1)
+    same = True  # no early return: ranks go through the same steps whatever they find
     for cuts in ((0, 17, count), (0, count - 7, count - 6, count - 1, count)):
         for start, end in pairwise(cuts):
             result = run([(0, start, end)], end - start - 1)
-        if not torch.equal(whole, result):
-            return False
+        same = same and torch.equal(whole, result)
     run([(1, 0, count)], 0)
     beside = run([(1, count - 5, count), (0, count - 1, count), (2, 0, count)], 5)
-    return torch.equal(whole, beside)
+    return same and torch.equal(whole, beside)
 
 
 def _distinct_matrices(variants: Iterable[ModelWeights]) -> list[Tensor | PackedWeight]:
@@ -100,7 +101,8 @@ def _distinct_matrices(variants: Iterable[ModelWeights]) -> list[Tensor | Packed
 
 
 def _compensator_matrices(weights: LinearWeights) -> Iterator[Tensor]:
-    for placed in weights.compensators:
+    after = () if weights.after_sum is None else weights.after_sum.compensators
+    for placed in (*weights.compensators, *after):
         gate = () if placed.gate is None else (placed.gate.w1, placed.gate.w2)
         yield from (matrix.float() for matrix in (placed.a, placed.b, *gate))
 

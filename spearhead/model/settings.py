@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _LEAST_CONTEXT = 64
+_LONGEST_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,41 @@ class ModelSettings:
     def display_name(self) -> str:
         """What to call the model."""
         return self.name or Path(self.path).name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelSettings:
+    """Section ``[parallel]``: one model over several processes, its ranks.
+
+    Attributes:
+        tensor_parallel_size: Ranks that share every layer; 1 = this process alone.
+        launch: ``spawn`` = this process starts the others on this machine; ``environment`` = torchrun, or a
+            LeaderWorkerSet, started them and its variables say which one this is.
+        rendezvous_port: Where ranks meet at the leader's address, under a LeaderWorkerSet; torchrun and
+            ``spawn`` choose their own.
+        start_timeout_s: Ranks wait so many seconds for each other at start-up.
+        lost_after_s: A rank that is silent for so many seconds is lost: the service turns unhealthy and ends.
+        collective_timeout_s: Longest exchange between ranks that are alive, seconds. Where kernels are
+            compiled at start-up, one rank may wait for another's compiler.
+    """
+
+    tensor_parallel_size: int = 1
+    launch: Literal["spawn", "environment"] = "spawn"
+    rendezvous_port: int = 29500
+    start_timeout_s: float = 600.0
+    lost_after_s: float = 4.0
+    collective_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.tensor_parallel_size < 1:
+            raise ValueError(f"tensor_parallel_size is {self.tensor_parallel_size}; it must be at least 1")
+        if not 1 <= self.rendezvous_port <= 65535:
+            raise ValueError(f"rendezvous_port is {self.rendezvous_port}; it must be 1 to 65535")
+        for name in ("start_timeout_s", "lost_after_s", "collective_timeout_s"):
+            if not 0 < getattr(self, name) <= _LONGEST_S:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; it must be more than 0, at most {_LONGEST_S:g}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,19 @@ class PlacedCompensator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AfterSum:
+    """What a projection that is cut along its inputs adds once, when the parts of all ranks are summed.
+
+    Attributes:
+        bias: ``(N,)`` or ``None``.
+        compensators: Their ``a`` is cut along the inputs as the weight is, all else is whole.
+    """
+
+    bias: Tensor | None = None
+    compensators: tuple[PlacedCompensator, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinearWeights:
     """One projection y = x weightᵀ + bias, plus its compensators.
 
@@ -55,12 +68,14 @@ class LinearWeights:
         bias: ``(N,)`` or ``None``.
         compensators: Corrections, each of its own rows.
         gpu_compensator: The same corrections as the GPU kernels read them, in their place.
+        after_sum: Set where the projection gives one rank's part of a sum; bias and corrections are there.
     """
 
     weight: Tensor | PackedWeight | GpuWeight
     bias: Tensor | None = None
     compensators: tuple[PlacedCompensator, ...] = ()
     gpu_compensator: GpuCompensator | None = None
+    after_sum: AfterSum | None = None
 
     @property
     def rank(self) -> int:
@@ -194,7 +209,14 @@ def _linear_tensors(linear: LinearWeights) -> Iterator[Tensor]:
         yield linear.bias
     if linear.gpu_compensator is not None:
         yield from _gpu_tensors(linear.gpu_compensator)
-    for compensator in linear.compensators:
+    yield from _compensator_tensors(linear.compensators)
+    if linear.after_sum is not None:
+        yield from () if linear.after_sum.bias is None else (linear.after_sum.bias,)
+        yield from _compensator_tensors(linear.after_sum.compensators)
+
+
+def _compensator_tensors(compensators: Iterable[PlacedCompensator]) -> Iterator[Tensor]:
+    for compensator in compensators:
         yield compensator.a
         yield compensator.b
         if compensator.gate is not None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from spearhead.errors import CheckpointError
 from spearhead.model.architecture import ModelConfig
-from spearhead.model.quantization import QuantizationScheme
+from spearhead.model.quantization import InputGroups, QuantizationScheme
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -120,6 +120,11 @@ def check_tied_head(
             f"{where} stores {HEAD}, which differs from {EMBEDDING}, and config.json ties the two; set "
             "tie_word_embeddings to false, or remove the tensor"
         )
+
+
+def scheme_groups(config: ModelConfig, scheme: QuantizationScheme) -> dict[str, InputGroups]:
+    """The groups of a model that is quantised at load."""
+    return dict.fromkeys(linear_modules(config), InputGroups(size=scheme.group_size))
 
 
 def check_groups(config: ModelConfig, scheme: QuantizationScheme) -> None:

@@ -1,7 +1,7 @@
 """Reading tensors into the decoder's form: checked, converted, fused."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,9 +12,11 @@ from spearhead.model.architecture import ModelConfig
 from spearhead.model.checkpoint.compensators import CompensatorSet
 from spearhead.model.checkpoint.four_bits import pack_for
 from spearhead.model.checkpoint.layout import EMBEDDING, FINAL_NORM, HEAD, has_bias, layer_name, projections
+from spearhead.model.checkpoint.sharding import cut_codes, cut_compensator, cut_tensor
 from spearhead.model.checkpoint.source import Checkpoint
+from spearhead.model.parallel import Cut
 from spearhead.model.quantization import QuantizedWeight
-from spearhead.model.weights import LayerWeights, LinearWeights, PlacedCompensator
+from spearhead.model.weights import AfterSum, LayerWeights, LinearWeights, PlacedCompensator
 
 Source = Callable[[str], Tensor]
 """Gives a tensor by its Hugging Face name."""
@@ -77,11 +79,13 @@ class TensorLoader:
         base: Gives the shared tensors.
         dtype: What tensors are converted to.
         device: Where they go.
+        cuts: This rank's part of each linear module, by its name within a layer; empty = all of it.
     """
 
     base: Checkpoint
     dtype: torch.dtype
     device: torch.device
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
 
     def shared(self) -> SharedTensors:
         """Embedding, norms, biases and head.
@@ -159,7 +163,11 @@ class TensorLoader:
         self, quantized: QuantizedSource, layer: int, parts: Sequence[str]
     ) -> PackedWeight | GpuWeight | None:
         names = [layer_name(layer, part) for part in parts]
-        weights = [weight for weight in map(quantized, names) if weight is not None and _plain(weight)]
+        weights = [
+            self._part_of(weight, part, name)
+            for part, name in zip(parts, names, strict=True)
+            if (weight := quantized(name)) is not None and _plain(weight)
+        ]
         if len(weights) < len(names):
             return None
         codes = torch.cat([weight.codes for weight in weights])
@@ -173,9 +181,14 @@ class TensorLoader:
             finite(kept, f"{names[0]}.weight_scale")
         return packed
 
-    def _get(self, source: Source, name: str) -> Tensor:
-        # A copy, so that no tensor keeps a mapped file alive.
-        return finite(source(name).to(self.device, self.dtype, copy=True), name)
+    def _part_of(self, weight: QuantizedWeight, part: str, name: str) -> QuantizedWeight:
+        cut = self.cuts.get(part)
+        return weight if cut is None else cut_codes(weight, cut, name)
+
+    def _get(self, source: Source, name: str, cut: Cut | None = None) -> Tensor:
+        tensor = source(name) if cut is None else cut_tensor(source(name), cut)
+        # A copy, so that no tensor keeps a mapped file, or the parts of other ranks, alive.
+        return finite(tensor.to(self.device, self.dtype, copy=True), name)
 
     def _norms(self, layer: int) -> dict[str, Tensor]:
         names = {"input_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
@@ -194,7 +207,12 @@ class TensorLoader:
         }
 
     def _fuse(self, source: Source, layer: int, parts: Sequence[str], kind: str) -> Tensor:
-        return torch.cat([self._get(source, layer_name(layer, f"{part}.{kind}")) for part in parts])
+        def one(part: str) -> Tensor:
+            cut = self.cuts.get(part)
+            whole = cut is not None and kind == "bias" and cut.axis == 1  # added once, to the sum
+            return self._get(source, layer_name(layer, f"{part}.{kind}"), None if whole else cut)
+
+        return torch.cat([one(part) for part in parts])
 
 
 def _plain(weight: QuantizedWeight) -> bool:
@@ -207,15 +225,24 @@ def assemble_layers(
     shared: SharedTensors,
     matrices: Sequence[Matrices],
     compensators: CompensatorSet | None,
+    cuts: Mapping[str, Cut],
 ) -> tuple[LayerWeights, ...]:
-    """Joins fused weights with what is shared and with compensators."""
+    """Joins fused weights with what is shared and with compensators.
+
+    Args:
+        config: Shape of what the matrices are: the model, or one rank's part of it.
+        shared: Biases among them.
+        matrices: One mapping a layer.
+        compensators: Of the whole model.
+        cuts: As the matrices were cut.
+    """
 
     def linear(layer: int, field: str) -> LinearWeights:
-        return LinearWeights(
-            weight=matrices[layer][field],
-            bias=shared.biases[layer].get(field),
-            compensators=_placed(compensators, config, layer, field, shared.embedding.device),
-        )
+        matrix, bias = matrices[layer][field], shared.biases[layer].get(field)
+        placed = _placed(compensators, config, layer, field, shared.embedding.device, cuts)
+        if any(part in cuts and cuts[part].axis == 1 for part in _FUSED[field]):
+            return LinearWeights(weight=matrix, after_sum=AfterSum(bias=bias, compensators=placed))
+        return LinearWeights(weight=matrix, bias=bias, compensators=placed)
 
     return tuple(
         LayerWeights(
@@ -233,7 +260,12 @@ def assemble_layers(
 
 
 def _placed(
-    compensators: CompensatorSet | None, config: ModelConfig, layer: int, field: str, device: torch.device
+    compensators: CompensatorSet | None,
+    config: ModelConfig,
+    layer: int,
+    field: str,
+    device: torch.device,
+    cuts: Mapping[str, Cut],
 ) -> tuple[PlacedCompensator, ...]:
     """The compensators of a fused projection, each at the rows of its own module."""
     if compensators is None:
@@ -243,6 +275,8 @@ def _placed(
         rows, _ = projections(config)[part]
         found = compensators.by_module.get(layer_name(layer, part))
         if found is not None:
+            if part in cuts:
+                found = cut_compensator(found, cuts[part])
             placed.append(found.placed(row_offset=offset, device=device))
         offset += rows
     return tuple(placed)

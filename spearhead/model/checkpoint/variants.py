@@ -1,7 +1,7 @@
 """From an open checkpoint to the tensors of its variants, which share all that is the same."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from math import prod
@@ -24,6 +24,7 @@ from spearhead.model.checkpoint.loader import (
 from spearhead.model.checkpoint.opening import open_checkpoint
 from spearhead.model.checkpoint.origin import check_origin
 from spearhead.model.checkpoint.source import Checkpoint
+from spearhead.model.parallel import Cut, Shard
 from spearhead.model.quantization import QuantizationScheme, QuantizedWeight, dequantize, rtn
 from spearhead.model.weights import LinearWeights, ModelWeights
 
@@ -56,6 +57,7 @@ def load_variants(
     quantization: QuantizationScheme | None = None,
     full_precision: Checkpoint | None = None,
     keep_four_bits: bool = False,
+    shard: Shard | None = None,
 ) -> dict[str, ModelWeights]:
     """Loads variants of one model; embedding and head are held once, norms and biases once a checkpoint.
 
@@ -72,6 +74,8 @@ def load_variants(
             checkpoint names.
         keep_four_bits: Hold ``w4`` and ``w4+ec`` as codes and scales where that can be multiplied here, else
             and without it dequantised.
+        shard: Keep one rank's part of each layer; ``None`` = all of it. What is rounded here is rounded whole
+            and cut then, so that all parts together are the weights of one rank.
 
     Raises:
         CheckpointError: A variant that cannot be had, weights that do not fit the scheme, NaN or
@@ -84,7 +88,8 @@ def load_variants(
             base = stack.enter_context(closing(_open_source(checkpoint)))
         if base is not checkpoint:
             check_origin(checkpoint, base, "Name its source, quantise it again, or serve w4 alone")
-        loader = TensorLoader(base=base, dtype=dtype, device=device)
+        cuts = {} if shard is None else shard.cuts(checkpoint.config)
+        loader = TensorLoader(base=base, dtype=dtype, device=device, cuts=cuts)
         shared = {FP16: loader.shared()}
         needed = {FP16 if variant == FP16 else W4 for variant in variants}
         matrices: dict[str, Sequence[Matrices]] = {}
@@ -105,6 +110,8 @@ def load_variants(
                 checkpoint=checkpoint,
                 base=base,
                 quantization=quantization,
+                shard=shard,
+                cuts=cuts,
             )
             for variant in variants
         }
@@ -202,12 +209,15 @@ def _assemble(
     checkpoint: Checkpoint,
     base: Checkpoint,
     quantization: QuantizationScheme | None,
+    shard: Shard | None,
+    cuts: Mapping[str, Cut],
 ) -> ModelWeights:
+    config = checkpoint.config if shard is None else shard.shape(checkpoint.config)
     compensators = checkpoint.compensators if variant == W4_EC else None
     weights = ModelWeights(
         variant=variant,
         embedding=shared.embedding,
-        layers=assemble_layers(checkpoint.config, shared, matrices, compensators),
+        layers=assemble_layers(config, shared, matrices, compensators, cuts),
         final_norm=shared.final_norm,
         head=LinearWeights(weight=shared.head),
         stored_bytes=base.stored_bytes,

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.linear import BLOCK_ROWS
 from kernels.paged_attention import PagedBatch, paged_attention
 from kernels.producer import CodeWorkspace
 from kernels.rms_norm import Normed, rms_norm
@@ -28,10 +29,9 @@ from spearhead.model.forward import Forward
 from spearhead.model.gpu.step import Pass, StepTables, passes, tables
 from spearhead.model.gpu.upload import upload
 from spearhead.model.kv_cache import KvStorage
+from spearhead.model.parallel import ALONE, Ranks
+from spearhead.model.parallel.row_parallel import complete
 from spearhead.model.weights import LayerWeights, LinearWeights, ModelWeights
-
-CODE_TILE_ROWS = 1
-"""Rows of a program that computes codes on the way. Pinned, since the other form adds in another order."""
 
 
 class Products(Protocol):
@@ -90,11 +90,12 @@ class GpuDecoder:
     Not thread-safe: scratch memory belongs to one stream.
 
     Args:
-        config: Shape of the model.
+        config: Shape of the model, or of one rank's part of it.
         storage: KV pages, in the compute type. On a processor, where no kernel runs, the kernels'
             references compute.
         products: Multiplies by prepared weights.
         context_length: Longest sequence that will be asked for, in tokens.
+        ranks: Who computes the other parts. Then every forward pass is one of all ranks together.
 
     Attributes:
         graphs: Set once, before the first step; ``None`` = every step is launched kernel by kernel.
@@ -107,7 +108,9 @@ class GpuDecoder:
         products: Products,
         *,
         context_length: int,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.ranks = ranks
         self.config = config
         self.storage = storage
         self.context_length = context_length
@@ -212,13 +215,18 @@ class GpuDecoder:
         normed = self._norm(added, layer.input_norm, hidden, layer.qkv)
         qkv = multiply(normed.y, layer.qkv, normed.codes)
         attended = self._attention(index, layer, qkv, step)
-        output = multiply(attended, layer.output)
+        output = self._complete(multiply(attended, layer.output), attended, layer.output)
         normed = self._norm(output, layer.post_attention_norm, normed.hidden, layer.gate_up)
         gate_up = multiply(normed.y, layer.gate_up, normed.codes)
-        activated = silu_mul(
-            gate_up, layer.down.gpu_compensator, self.products.codes, tile_rows=CODE_TILE_ROWS
-        )
-        return multiply(activated.y, layer.down, activated.codes), normed.hidden
+        activated = silu_mul(gate_up, layer.down.gpu_compensator, self.products.codes)
+        down = multiply(activated.y, layer.down, activated.codes)
+        return self._complete(down, activated.y, layer.down), normed.hidden
+
+    def _complete(self, y: Tensor, x: Tensor, linear: LinearWeights) -> Tensor:
+        """A product, whole, that may be one rank's part of a sum."""
+        if linear.after_sum is None:
+            return y
+        return complete(self.ranks, y, x, linear.after_sum, block_rows=BLOCK_ROWS)
 
     def _norm(self, x: Tensor, weight: Tensor, residual: Tensor | None, reader: LinearWeights) -> Normed:
         return rms_norm(
@@ -228,7 +236,6 @@ class GpuDecoder:
             residual,
             reader.gpu_compensator,
             self.products.codes,
-            tile_rows=CODE_TILE_ROWS,
         )
 
     def _attention(self, index: int, layer: LayerWeights, qkv: Tensor, step: Step) -> Tensor:

@@ -17,6 +17,7 @@ from spearhead.model.gpu.products import GpuLinears
 from spearhead.model.gpu.step import MAX_ROWS
 from spearhead.model.invariance import decoder_invariant
 from spearhead.model.kv_cache import KvStorage
+from spearhead.model.parallel import ALONE, Ranks
 from spearhead.model.weights import ModelWeights
 
 _log = logging.getLogger("spearhead.model")
@@ -31,6 +32,7 @@ def gpu_decoder(
     variants: Mapping[str, ModelWeights],
     *,
     context_length: int,
+    ranks: Ranks = ALONE,
 ) -> GpuDecoder:
     """Builds a decoder for variants that are prepared for the GPU.
 
@@ -44,7 +46,7 @@ def gpu_decoder(
     except ValueError as error:
         raise ConfigError(f"the plans of the 4-bit product cannot be used: {error}") from error
     linears = GpuLinears(variants.values(), plans, rows=MAX_ROWS, device=device)
-    return GpuDecoder(config, storage, linears, context_length=context_length)
+    return GpuDecoder(config, storage, linears, context_length=context_length, ranks=ranks)
 
 
 def capture_steps(decoder: GpuDecoder, variants: Mapping[str, ModelWeights]) -> None:
@@ -88,7 +90,7 @@ def prove_invariance(decoder: GpuDecoder, variants: Mapping[str, ModelWeights]) 
     proved = True
     for name, weights in variants.items():
         warm_up(decoder, weights)
-        good = decoder_invariant(decoder, weights)
+        good = decoder.ranks.agree(decoder_invariant(decoder, weights))
         proved = proved and good
         if not good:
             _log.warning("results of %s depend on the batch on this GPU", name)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.compensator.layout import MAX_SLICES
+from kernels.compensator.layout import scratch_needed
 from kernels.linear import multiply_blocks
 from kernels.producer import CodeWorkspace, code_workspace, total_codes
 from kernels.w4a16 import GpuProducts, GpuWeight, Plans, Workspace
@@ -91,16 +91,15 @@ def _linears(variants: Iterable[ModelWeights]) -> Iterator[LinearWeights]:
 
 
 def _workspace(linears: Iterable[LinearWeights], plans: Plans, rows: int, device: torch.device) -> Workspace:
-    row_tiles = -(-rows // 16)
     partials, counters = 0, 0
     for linear in linears:
         if isinstance(linear.weight, GpuWeight):
             plan = replace(plans.of(linear.weight), dense_from=None)
             own_partials, own_counters = needed(linear.weight, plan, rows)
             partials, counters = max(partials, own_partials), max(counters, own_counters)
-        width = linear.rank
-        partials = max(partials, width * MAX_SLICES * row_tiles * 16)
-        counters = max(counters, width // 16 * row_tiles)
+        if linear.rank:
+            own_partials, own_counters = scratch_needed(linear.rank, rows)
+            partials, counters = max(partials, own_partials), max(counters, own_counters)
     return Workspace(device, partials=partials, counters=counters)
 
 

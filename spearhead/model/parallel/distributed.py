@@ -1,0 +1,135 @@
+"""Ranks that are processes: the one place that knows ``torch.distributed``."""
+
+import datetime
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from spearhead.errors import RankFailure
+from spearhead.model.parallel.place import LOOPBACK, RankPlace
+
+
+class MeetingPoint:
+    """Where ranks learn of each other: a small table of words at the leader's address.
+
+    Under torchrun its agent keeps the table, else the leader does.
+
+    Args:
+        place: Of this rank.
+        timeout_s: Wait so many seconds for the leader, and for each word.
+
+    Raises:
+        RankFailure: The leader is not there.
+    """
+
+    def __init__(self, place: RankPlace, timeout_s: float) -> None:
+        by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        keeps = place.rank == 0 and not by_agent
+        listening = _loopback_listener(place.port) if keeps and place.address == LOOPBACK else None
+        self._where = f"{place.address}:{place.port}"
+        self._timeout_s = timeout_s
+        try:
+            store = dist.TCPStore(  # type: ignore[attr-defined]  # documented; torch's stubs do not say so
+                place.address,
+                place.port if listening is None else listening.getsockname()[1],
+                is_master=keeps,
+                timeout=datetime.timedelta(seconds=timeout_s),
+                wait_for_workers=False,
+                master_listen_fd=None if listening is None else listening.detach(),
+            )
+        except RuntimeError as error:
+            raise RankFailure(
+                f"rank {place.rank} of {place.size} cannot reach the leader at {self._where}: {error}"
+            ) from error
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if by_agent else "0"
+        self.port = store.port
+        self.store = dist.PrefixStore(f"spearhead/{attempt}", store)  # type: ignore[attr-defined]
+
+    def say(self, name: str, word: str) -> None:
+        """Writes a word."""
+        self.store.set(name, word)
+
+    def hear(self, name: str) -> str:
+        """Reads a word, waiting for it.
+
+        Raises:
+            RankFailure: Nobody says it.
+        """
+        try:
+            return bytes(self.store.get(name)).decode()
+        except RuntimeError as error:
+            raise RankFailure(
+                f"the leader at {self._where} said nothing within {self._timeout_s:g} s: {error}"
+            ) from error
+
+
+class DistributedRanks:
+    """Exchanges tensors through gloo on processors, through NCCL on CUDA devices.
+
+    Sums are not the library's: it adds in an order of its own, which changes with size and algorithm, so that
+    a row's bits would depend on its batch. Here parts are gathered, and every rank adds them in one order.
+
+    Args:
+        meeting: All ranks are on their way to it.
+        place: Of this rank.
+        device: Of the tensors that are exchanged.
+        timeout_s: Longest exchange, seconds.
+
+    Raises:
+        RankFailure: The others did not come.
+    """
+
+    def __init__(
+        self, meeting: MeetingPoint, place: RankPlace, *, device: torch.device, timeout_s: float
+    ) -> None:
+        self.rank = place.rank
+        self.size = place.size
+        self._device = device
+        self._timeout_s = timeout_s
+        if place.address == LOOPBACK and sys.platform == "linux":
+            # Left alone, gloo listens on whatever address the machine's own name stands for.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        cuda = device.type == "cuda"
+        try:
+            dist.init_process_group(
+                "nccl" if cuda else "gloo",
+                store=meeting.store,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=datetime.timedelta(seconds=timeout_s),
+                device_id=device if cuda else None,
+            )
+        except RuntimeError as error:
+            raise RankFailure(f"rank {self.rank} of {self.size} did not meet the others: {error}") from error
+
+    def gather(self, tensor: Tensor) -> Sequence[Tensor]:
+        """See :class:`spearhead.model.parallel.Ranks`."""
+        sent = tensor.contiguous().view(torch.uint8)  # bytes: every backend takes them, whatever they mean
+        received = sent.new_empty((self.size, *sent.shape))
+        try:
+            dist.all_gather_into_tensor(received, sent)
+        except RuntimeError as error:
+            raise RankFailure(
+                f"rank {self.rank} of {self.size} could not exchange {sent.nbytes} bytes with the others "
+                f"within {self._timeout_s:g} s: {error}"
+            ) from error
+        return received.view(tensor.dtype).unbind(0)
+
+    def agree(self, proposal: bool) -> bool:
+        """See :class:`spearhead.model.parallel.Ranks`."""
+        mine = torch.tensor([proposal], dtype=torch.uint8, device=self._device)
+        return all(bool(answer.item()) for answer in self.gather(mine))
+
+
+def _loopback_listener(port: int) -> socket.socket:
+    """The table has no password, so that ranks of one machine meet where no other machine can."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind((LOOPBACK, port))
+    listening.listen()
+    return listening
