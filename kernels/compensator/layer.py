@@ -23,7 +23,7 @@ from torch import Tensor
 
 from kernels.compensator import naive
 from kernels.compensator.gpu import gated_codes
-from kernels.compensator.layout import MAX_SLICES
+from kernels.compensator.layout import scratch_needed
 from kernels.producer.reference import gated_codes as codes_law
 from kernels.tuning.fronts import Front, Produced
 from kernels.tuning.products import BOUNDS, Product, draw, relative_error
@@ -131,13 +131,13 @@ class Layers:
 
 
 def _workspace(parts: list[Part], rows: int, device: torch.device) -> Workspace:
-    row_tiles = -(-rows // 16)
     partials, counters, dense_bytes = 0, 0, 0
     for part in parts:
         weight, width = part.product.weights[0], part.product.compensators[0].code_width
         own_partials, own_counters = needed(weight, part.plan, rows)
-        partials = max(partials, own_partials, width * MAX_SLICES * row_tiles * 16)
-        counters = max(counters, own_counters, width // 16 * row_tiles)
+        code_partials, code_counters = scratch_needed(width, rows)
+        partials = max(partials, own_partials, code_partials)
+        counters = max(counters, own_counters, code_counters)
         if rows >= MANY:
             dense_bytes = max(dense_bytes, 2 * weight.out_features * (weight.in_features + width))
     return Workspace(device, partials=partials, counters=counters, dense_bytes=dense_bytes)

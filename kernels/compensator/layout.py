@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.compensator.reference import GateWeights
 
-MAX_SLICES = 32
+MAX_SLICES = 64
 """Most slices of K in which codes are computed."""
 
 _MMA_K = 16  # ranks and gate widths are filled up to what one tensor-core step takes
@@ -60,7 +60,7 @@ class GpuCompensator:
     """Compensators of the S projections of one product.
 
     Attributes:
-        a: ``(S, R, K)`` in the compute type; R is a multiple of 16.
+        down: ``(K, S R)`` in the compute type, the A of all projections side by side; R is a multiple of 16.
         b: ``(64 ceil(N / 64), R)`` in the compute type.
         bounds: int32: projection s owns the outputs ``[bounds[s], bounds[s + 1])``; filled up with N to a
             power of two of projections.
@@ -68,11 +68,16 @@ class GpuCompensator:
         gate: ``None`` = all static.
     """
 
-    a: Tensor
+    down: Tensor
     b: Tensor
     bounds: Tensor
     outputs: tuple[int, ...]
     gate: GpuGate | None
+
+    @property
+    def a(self) -> Tensor:
+        """``(S, R, K)``, a view."""
+        return self.down.view(-1, self.segments, self.rank).permute(1, 2, 0)
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -82,17 +87,17 @@ class GpuCompensator:
     @property
     def segments(self) -> int:
         """S."""
-        return self.a.shape[0]
+        return len(self.outputs)
 
     @property
     def rank(self) -> int:
         """R, as filled up."""
-        return self.a.shape[1]
+        return self.b.shape[1]
 
     @property
     def code_width(self) -> int:
         """Columns of the codes ``zg``: S R, projection by projection."""
-        return self.segments * self.rank
+        return self.down.shape[1]
 
 
 def pack_compensators(factors: Sequence[Factors], dtype: torch.dtype) -> GpuCompensator:
@@ -119,12 +124,17 @@ def pack_compensators(factors: Sequence[Factors], dtype: torch.dtype) -> GpuComp
     bounds = torch.tensor([0, *outputs, *[0] * unused]).cumsum(0)
     b = torch.cat([F.pad(one.b, (0, rank - one.b.shape[1])) for one in factors])
     return GpuCompensator(
-        a=torch.stack([F.pad(one.a, (0, 0, 0, rank - one.a.shape[0])) for one in factors]).to(dtype),
+        down=torch.cat([F.pad(one.a.T, (0, rank - one.a.shape[0])) for one in factors], dim=1).to(dtype),
         b=F.pad(b, (0, 0, 0, -len(b) % 64)).to(dtype).contiguous(),
         bounds=bounds.to(device=b.device, dtype=torch.int32),
         outputs=outputs,
         gate=_gates(factors, rank),
     )
+
+
+def scratch_needed(code_width: int, rows: int) -> tuple[int, int]:
+    """Partial codes and arrival counters that :func:`kernels.compensator.gpu.gated_codes` needs at most."""
+    return code_width * MAX_SLICES * rows, rows
 
 
 def write_dense_b(compensator: GpuCompensator, target: Tensor) -> None:

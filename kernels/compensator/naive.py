@@ -17,7 +17,7 @@ def gated_codes(x: Tensor, compensator: GpuCompensator) -> Tensor:
     Returns:
         float32 ``(M, S R)``.
     """
-    code = F.linear(x, compensator.a.flatten(0, 1)).float()
+    code = (x @ compensator.down).float()
     gate = compensator.gate
     if gate is None:
         return code

@@ -106,8 +106,8 @@ def _merge(
     workspace: CodeWorkspace | None,
 ) -> Tensor | None:
     rows, columns = y.shape
-    width = _PLAIN_COLUMNS if compensator is None else slice_columns(compensator.code_width)
-    launched = code_launch(y, columns, 1, width, compensator, workspace)
+    width = _PLAIN_COLUMNS if compensator is None else slice_columns(compensator.code_width, columns)
+    launched = code_launch(y, columns, width, compensator, workspace)
     merge_pieces[(rows, -(-columns // width))](
         *parts,
         batch.positions,
@@ -120,7 +120,6 @@ def _merge(
         K=columns,
         PIECE=piece_tokens,
         BLOCK_C=width,
-        SLICE=width,
         num_warps=8 if compensator is not None else 4,
         **launched.constants,
     )

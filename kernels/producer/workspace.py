@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.compensator.layout import GpuCompensator
+from kernels.compensator.layout import MAX_SLICES, GpuCompensator
 from kernels.tensor_checks import power_of_two, require
 
 _A_ELEMENTS = 1 << 14  # of A that a program holds in registers at once
-_SLICES = (128, 1024)  # least and most columns of a program
-LARGEST_TILE = 16
-"""Rows that one program covers at most."""
+_SLICES = (128, 1024)  # least and most columns of one
+_ONE_BY_ONE = 16  # rows up to which a program takes one row and one slice
+_SLICE_BY_SLICE = 128  # rows up to which it takes one slice
+_ROWS = 4  # of a program, beyond
 _GATE_ELEMENTS = 1 << 13  # of a gate's layer, held in registers at once
 
 
@@ -23,7 +24,7 @@ class CodeWorkspace:
 
     Attributes:
         partials: float32, partial codes; what it holds between launches has no meaning.
-        arrivals: int32, one counter a row tile; zero between launches. A launch that died may leave another
+        arrivals: int32, one counter a row; zero between launches. A launch that died may leave another
             value: zero it then.
     """
 
@@ -31,14 +32,17 @@ class CodeWorkspace:
     arrivals: Tensor
 
 
-def slice_columns(code_width: int) -> int:
-    """Columns of a program with one row: as many as let it read its part of A at once.
+def slice_columns(code_width: int, columns: int) -> int:
+    """Columns of a slice: as many as let a program read its part of A at once, but no more than
+    :data:`kernels.compensator.layout.MAX_SLICES` slices.
 
     Args:
         code_width: Codes a row.
+        columns: K.
     """
     least, most = _SLICES
-    return max(min(_A_ELEMENTS // power_of_two(code_width), most), least)
+    fitting = max(min(_A_ELEMENTS // power_of_two(code_width), most), least)
+    return max(fitting, power_of_two(-(-columns // MAX_SLICES)))
 
 
 def code_workspace(rows: int, columns: int, code_width: int, device: torch.device) -> CodeWorkspace:
@@ -50,11 +54,10 @@ def code_workspace(rows: int, columns: int, code_width: int, device: torch.devic
         code_width: Most codes a row, ``GpuCompensator.code_width``.
         device: Of the launches.
     """
-    padded_rows = -(-rows // LARGEST_TILE) * LARGEST_TILE
-    size = padded_rows * -(-columns // slice_columns(code_width)) * code_width
+    size = rows * -(-columns // slice_columns(code_width, columns)) * code_width
     return CodeWorkspace(
         partials=torch.empty(size, dtype=torch.float32, device=device),
-        arrivals=torch.zeros(padded_rows, dtype=torch.int32, device=device),
+        arrivals=torch.zeros(rows, dtype=torch.int32, device=device),
     )
 
 
@@ -65,81 +68,105 @@ class CodeLaunch:
     Attributes:
         tensors: ``a``, ``w1``, ``b1``, ``w2``, ``b2``, ``gated``, ``partials``, ``arrivals``, ``codes``.
         constants: Compile-time values.
+        program: Those that say how many rows and slices a program takes.
+        grid: Such programs over rows and slices.
         output: float32 ``(P, M, S R)`` that the kernel fills, partial codes; ``None`` without a compensator.
             P is 1 with gates, whose input is the sum.
     """
 
     tensors: tuple[Tensor, ...]
     constants: dict[str, int | bool]
+    program: dict[str, int]
+    grid: tuple[int, int]
     output: Tensor | None
+
+
+def program_size(rows: int, slices: int, *, gated: bool) -> tuple[int, int]:
+    """Rows and slices of one program; they decide on time, not on bits.
+
+    Few rows want many programs, each with its part of A; many rows fill the GPU anyway and want A and x read
+    seldom. The programs of a gated row wait for each other, so that each has one slice.
+    """
+    if gated or rows <= _ONE_BY_ONE:
+        return 1, 1
+    if rows <= _SLICE_BY_SLICE:
+        return _ROWS, 1
+    return _ROWS, slices
 
 
 def code_launch(
     x: Tensor,
     columns: int,
-    tile_rows: int,
     slice_columns: int,
     compensator: GpuCompensator | None,
     workspace: CodeWorkspace | None,
+    out: Tensor | None = None,
 ) -> CodeLaunch:
     """Checks compensator and workspace against a launch.
 
     Args:
         x: ``(M, …)``, gives rows, type and device.
         columns: K.
-        tile_rows: Rows a program.
-        slice_columns: Columns a program.
+        slice_columns: Columns of a slice.
         compensator: ``None`` = no codes.
-        workspace: Needed with a compensator.
+        workspace: Needed with a gated compensator.
+        out: What to fill, ``(P, M, S R)``; ``None`` = a new one.
 
     Raises:
         ValueError: They do not fit.
     """
-    if compensator is None:
-        return CodeLaunch(tensors=(x,) * 9, constants=code_constants(None, 1, 1), output=None)
-    if workspace is None:
-        raise ValueError("a compensator was given without a workspace; make one with code_workspace()")
     rows, slices = x.shape[0], -(-columns // slice_columns)
-    segments, rank, width = compensator.segments, compensator.rank, compensator.code_width
-    require(
-        "compensator.a", compensator.a, shape=(segments, rank, columns), dtypes=(x.dtype,), device=x.device
-    )
-    padded_rows = -(-rows // tile_rows) * tile_rows
-    if compensator.gate is not None:  # else no program waits for another
-        _require_room(workspace, padded_rows * slices * width, padded_rows // tile_rows, x.device)
-    parts = slices if compensator.gate is None else 1
-    output = torch.empty(parts, rows, width, dtype=torch.float32, device=x.device)
+    if compensator is None:
+        return CodeLaunch(
+            tensors=(x,) * 9,
+            constants=code_constants(None, slices),
+            program={"TILE_ROWS": 1, "RUN": 1},
+            grid=(rows, slices),
+            output=None,
+        )
+    width = compensator.code_width
+    require("compensator.down", compensator.down, shape=(columns, width), dtypes=(x.dtype,), device=x.device)
+    gate = compensator.gate
+    waiting: tuple[Tensor, Tensor] = (compensator.down, compensator.down)  # not read without gates
+    if gate is not None:
+        if workspace is None:
+            raise ValueError(
+                "a gated compensator was given without a workspace; make one with code_workspace()"
+            )
+        _require_room(workspace, rows * slices * width, rows, x.device)
+        waiting = (workspace.partials, workspace.arrivals)
+    tile_rows, run = program_size(rows, slices, gated=gate is not None)
+    shape = (slices if gate is None else 1, rows, width)
+    output = torch.empty(shape, dtype=torch.float32, device=x.device) if out is None else out
+    require("codes", output, shape=shape, dtypes=(torch.float32,), device=x.device)
     return CodeLaunch(
-        tensors=(
-            compensator.a,
-            *_gate_tensors(compensator),
-            workspace.partials,
-            workspace.arrivals,
-            output,
-        ),
-        constants=code_constants(compensator, tile_rows, slices),
+        tensors=(compensator.down, *_gate_tensors(compensator), *waiting, output),
+        constants=code_constants(compensator, slices),
+        program={"TILE_ROWS": tile_rows, "RUN": run},
+        grid=(-(-rows // tile_rows), -(-slices // run)),
         output=output,
     )
 
 
-def code_constants(compensator: GpuCompensator | None, tile_rows: int, slices: int) -> dict[str, int | bool]:
+def code_constants(compensator: GpuCompensator | None, slices: int) -> dict[str, int | bool]:
     """The compile-time values of the code functions; 0 segments switch them off."""
     if compensator is None:
-        return {"SEGMENTS": 0, "R": 16, "BLOCK_W": 16, "H": 1, "BLOCK_H": 1, "SLICES": 1, "GATED": False}
+        return {"SEGMENTS": 0, "R": 16, "BLOCK_W": 16, "H": 1, "BLOCK_H": 1, "SLICES": slices,
+                "GATED": False}  # fmt: skip
     hidden = 1 if compensator.gate is None else compensator.gate.w1.shape[1]
     return {
         "SEGMENTS": compensator.segments,
         "R": compensator.rank,
         "BLOCK_W": power_of_two(compensator.code_width),
         "H": hidden,
-        "BLOCK_H": min(hidden, max(_GATE_ELEMENTS // (compensator.rank * tile_rows), 1)),
+        "BLOCK_H": min(hidden, max(_GATE_ELEMENTS // compensator.rank, 1)),
         "SLICES": slices,
         "GATED": compensator.gate is not None,
     }
 
 
 def _gate_tensors(compensator: GpuCompensator) -> tuple[Tensor, ...]:
-    a, gate = compensator.a, compensator.gate
+    a, gate = compensator.down, compensator.gate
     if gate is None:
         return (a,) * 5
     segments, rank, hidden = compensator.segments, compensator.rank, gate.w1.shape[1]

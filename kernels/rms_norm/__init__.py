@@ -17,8 +17,6 @@ def rms_norm(
     residual: Tensor | None = None,
     compensator: GpuCompensator | None = None,
     workspace: CodeWorkspace | None = None,
-    *,
-    tile_rows: int | None = None,
 ) -> Normed:
     """One pass over ``x (M, K)``: the sum with the residual, its norm, and gated codes of the norm.
 
@@ -29,7 +27,6 @@ def rms_norm(
         residual: ``(M, K)`` of the same type, or ``None``.
         compensator: Of the product that reads the norm, or ``None``.
         workspace: Needed with a compensator on a GPU.
-        tile_rows: 1 or 16 rows a program on a GPU, so that bits do not depend on M; ``None`` = by M.
 
     Raises:
         ValueError: On a GPU, a tensor of the wrong shape, type, device or stride.
@@ -38,4 +35,4 @@ def rms_norm(
         return reference.rms_norm(x, weight, eps, residual, compensator)
     from kernels.rms_norm.kernel import launch
 
-    return launch(x, weight, eps, residual, compensator, workspace, tile_rows=tile_rows)
+    return launch(x, weight, eps, residual, compensator, workspace)

@@ -49,11 +49,12 @@ def _measured(row_counts: Sequence[int], bandwidth: float) -> Iterator[Row]:
         for name, columns in WIDTHS.items():
             packed, weight = compensator(columns), torch.randn(columns, device="cuda", dtype=torch.float16)
             workspace = code_workspace(rows, columns, packed.code_width, weight.device)
-            copies = min(max(-(-ROTATED_BYTES // (4 * rows * columns * 2 + packed.a.nbytes)), 2), MOST_COPIES)
+            touched = 4 * rows * columns * 2 + packed.down.nbytes
+            copies = min(max(-(-ROTATED_BYTES // touched), 2), MOST_COPIES)
             inputs = [
                 torch.randn(2, rows, columns, device="cuda", dtype=torch.float16) for _ in range(copies)
             ]
-            packs = [replace(packed, a=packed.a.clone()) for _ in range(copies)]
+            packs = [replace(packed, down=packed.down.clone()) for _ in range(copies)]
             got = launch(inputs[0][0], weight, EPS, inputs[0][1], packed, workspace)
             expected = reference(inputs[0][0], weight, EPS, inputs[0][1], packed)
             assert got.codes is not None and expected.codes is not None
@@ -66,7 +67,7 @@ def _measured(row_counts: Sequence[int], bandwidth: float) -> Iterator[Row]:
                 for x, pack in zip(inputs, packs, strict=True)
             ]
             coded = time_calls(runs)
-            bound_us = (4 * rows * columns * 2 + packed.a.nbytes) / bandwidth * 1e6
+            bound_us = touched / bandwidth * 1e6
             yield {
                 "model": name,
                 "rows": rows,

@@ -2,13 +2,11 @@
 # Triton's language has no types that a checker knows.
 """Root-mean-square norm with residual and codes in one launch.
 
-A program takes a tile of rows and a slice of the columns. It reads its rows whole for the mean square, which
-costs little since they come from the L2 after the first program, and writes its slice only. With codes the
-slices are many, so that A is read by many multiprocessors at once; without codes there is one.
-
-With one row a program (up to :data:`SMALL_BATCH` rows) A is read once a row, from the L2; beyond, 16 rows
-share it and tensor cores multiply. Within either form a row's result does not depend on M or its place;
-between the two the last bits of y and codes may differ, so ``tile_rows`` can be pinned.
+A program takes a few rows and slices of the columns. It reads its rows whole for the mean square, which costs
+little since they come from the L2 after the first program, and writes its slices only. With codes and few
+rows the slices are many programs, so that A is read by many multiprocessors at once; the more rows there are,
+the more rows and slices a program takes, so that A and x are read less often. A row's bits are the same in
+every form.
 """
 
 import torch
@@ -18,31 +16,46 @@ from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
 from kernels.overlap import early_start
-from kernels.producer.kernel import accumulate_codes, finish_codes, load_a, zero_codes
+from kernels.producer.kernel import finish_codes, load_a, slice_codes
 from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns
 from kernels.rms_norm.reference import Normed
 from kernels.tensor_checks import FLOATS, power_of_two, require
 
-SMALL_BATCH = 64
+
+@triton.jit
+def _hidden(at, added_at, mask, HAS_RESIDUAL: tl.constexpr):
+    """The sum with the residual, rounded as it is stored, in float32."""
+    value = tl.load(at, mask=mask, other=0.0)
+    if HAS_RESIDUAL:
+        added = tl.load(added_at, mask=mask, other=0.0)
+        value = (value.to(tl.float32) + added.to(tl.float32)).to(value.dtype)
+    return value.to(tl.float32)
 
 
 @triton.jit
-def _hidden(
+def _scale(
     x,
     residual,
     rows,
-    cols,
-    mask,
+    row_count,
     x_stride,
     residual_stride,
+    eps,
+    K: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
 ):
-    """(tile_rows, columns) of the sum, rounded as it is stored, in float32."""
-    value = tl.load(x + rows[:, None] * x_stride + cols[None, :], mask=mask, other=0.0)
-    if HAS_RESIDUAL:
-        added = tl.load(residual + rows[:, None] * residual_stride + cols[None, :], mask=mask, other=0.0)
-        value = (value.to(tl.float32) + added.to(tl.float32)).to(value.dtype)
-    return value.to(tl.float32)
+    """(tile_rows,): one over the root of the mean square."""
+    squares = tl.zeros((TILE_ROWS, BLOCK_K), tl.float32)
+    for start in tl.static_range(0, K, BLOCK_K):
+        cols = start + tl.arange(0, BLOCK_K)
+        mask = (rows < row_count)[:, None] & (cols < K)[None, :]
+        at = x + rows[:, None] * x_stride + cols[None, :]
+        added_at = residual + rows[:, None] * residual_stride + cols[None, :]
+        value = _hidden(at, added_at, mask, HAS_RESIDUAL)
+        squares += value * value
+    return 1.0 / tl.sqrt(tl.sum(squares, 1) / K + eps)
 
 
 @triton.jit(do_not_specialize=["row_count"])  # one compilation for every row count
@@ -69,7 +82,7 @@ def rms_norm_kernel(
     TILE_ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    SLICE: tl.constexpr,
+    RUN: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     SEGMENTS: tl.constexpr,
     R: tl.constexpr,
@@ -80,65 +93,42 @@ def rms_norm_kernel(
     GATED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """Grid ``(row tiles, SLICES)``; BLOCK_K columns a step of the mean square, BLOCK_C of the output."""
-    tile, part = tl.program_id(0), tl.program_id(1)
-    rows = tile.to(tl.int64) * TILE_ROWS + tl.arange(0, TILE_ROWS)
-    row_mask = rows < row_count
-    if SEGMENTS > 0 and SLICE == BLOCK_C:  # asked for first, since it comes from furthest away
-        own = part * SLICE + tl.arange(0, BLOCK_C)
-        block = load_a(a, own, own < K, K, SEGMENTS * R, BLOCK_W)
+    """Grid ``(row tiles, slices / RUN)``; BLOCK_K columns a step of the mean square, BLOCK_C a slice."""
+    first_row, first_part = tl.program_id(0).to(tl.int64) * TILE_ROWS, tl.program_id(1) * RUN
+    if SEGMENTS > 0:  # asked for first, since it comes from furthest away
+        block = load_a(a, first_part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    squares = tl.zeros((TILE_ROWS, BLOCK_K), tl.float32)
-    for start in range(0, K, BLOCK_K):
-        cols = start + tl.arange(0, BLOCK_K)
-        mask = row_mask[:, None] & (cols < K)[None, :]
-        value = _hidden(x, residual, rows, cols, mask, x_stride, residual_stride, HAS_RESIDUAL)
-        squares += value * value
-    scale = 1.0 / tl.sqrt(tl.sum(squares, 1) / K + eps)
-
-    acc = zero_codes(TILE_ROWS, BLOCK_W, BLOCK_C)
-    for start in range(0, SLICE, BLOCK_C):
-        cols = part * SLICE + start + tl.arange(0, BLOCK_C)
-        column_mask = cols < K
-        mask = row_mask[:, None] & column_mask[None, :]
-        value = _hidden(x, residual, rows, cols, mask, x_stride, residual_stride, HAS_RESIDUAL)
-        places = rows[:, None] * K + cols[None, :]
-        if HAS_RESIDUAL:
-            tl.store(hidden + places, value.to(hidden.dtype.element_ty), mask=mask)
-        factor = tl.load(weight + cols, mask=column_mask, other=0.0).to(tl.float32)
-        scaled = (value * scale[:, None]).to(y.dtype.element_ty).to(tl.float32)
-        normed = (scaled * factor[None, :]).to(y.dtype.element_ty)
-        tl.store(y + places, normed, mask=mask)
-        if SEGMENTS > 0:
-            if SLICE != BLOCK_C:
-                block = load_a(a, cols, column_mask, K, SEGMENTS * R, BLOCK_W)
-            acc = accumulate_codes(acc, normed, block)
-    if SEGMENTS > 0:
-        finish_codes(
-            acc,
-            rows,
-            row_mask,
-            row_count,
-            tile,
-            part,
-            w1,
-            b1,
-            w2,
-            b2,
-            gated,
-            partials,
-            arrivals,
-            codes,
-            SEGMENTS,
-            R,
-            BLOCK_W,
-            H,
-            BLOCK_H,
-            SLICES,
-            GATED,
-        )
+    tile = tl.arange(0, TILE_ROWS)
+    scales = _scale(
+        x, residual, first_row + tile, row_count, x_stride, residual_stride, eps,
+        K, TILE_ROWS, BLOCK_K, HAS_RESIDUAL,
+    )  # fmt: skip
+    for index in range(RUN):
+        part = first_part + index
+        cols = part * BLOCK_C + tl.arange(0, BLOCK_C)
+        factor = tl.load(weight + cols, mask=cols < K, other=0.0).to(tl.float32)
+        if SEGMENTS > 0 and RUN > 1:
+            block = load_a(a, part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+        for place in tl.static_range(TILE_ROWS):
+            row = first_row + place
+            mask = cols < tl.where(row < row_count, K, 0)
+            value = _hidden(
+                x + row * x_stride + cols, residual + row * residual_stride + cols, mask, HAS_RESIDUAL
+            )
+            if HAS_RESIDUAL:
+                tl.store(hidden + row * K + cols, value.to(hidden.dtype.element_ty), mask=mask)
+            scale = tl.sum(tl.where(tile == place, scales, 0.0))
+            scaled = (value * scale).to(y.dtype.element_ty).to(tl.float32)
+            normed = (scaled * factor).to(y.dtype.element_ty)
+            tl.store(y + row * K + cols, normed, mask=mask)
+            if SEGMENTS > 0:
+                finish_codes(
+                    slice_codes(normed, block), row, row_count, part,
+                    w1, b1, w2, b2, gated, partials, arrivals, codes,
+                    SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
+                )  # fmt: skip
 
 
 def launch(
@@ -148,8 +138,6 @@ def launch(
     residual: Tensor | None = None,
     compensator: GpuCompensator | None = None,
     workspace: CodeWorkspace | None = None,
-    *,
-    tile_rows: int | None = None,
 ) -> Normed:
     """The law of :func:`kernels.rms_norm.reference.rms_norm` on the device of ``x``.
 
@@ -160,7 +148,6 @@ def launch(
         residual: ``(M, K)`` of the same type, rows contiguous.
         compensator: Of the product that reads the norm.
         workspace: Needed with a compensator.
-        tile_rows: 1 or 16 rows a program; ``None`` = by M.
 
     Raises:
         ValueError: A tensor that the kernel would misread.
@@ -177,17 +164,12 @@ def launch(
             device=x.device,
             rows_contiguous=True,
         )
-    if tile_rows not in (None, 1, 16):
-        raise ValueError(f"tile_rows is {tile_rows}; it must be 1, 16 or None")
-    tile = tile_rows or (1 if compensator is None or rows <= SMALL_BATCH else 16)
-    width = columns
-    if compensator is not None:
-        width = slice_columns(compensator.code_width) if tile == 1 else 1024
-    launched = code_launch(x, columns, tile, width, compensator, workspace)
+    block = blocks(columns, 0 if compensator is None else compensator.code_width)
+    launched = code_launch(x, columns, block["BLOCK_C"], compensator, workspace)
     y = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
     hidden = x if residual is None else torch.empty_like(y)
     if rows:
-        rms_norm_kernel[(-(-rows // tile), launched.constants["SLICES"])](
+        rms_norm_kernel[launched.grid](
             x,
             x if residual is None else residual,
             weight,
@@ -200,24 +182,24 @@ def launch(
             x.stride(0) if residual is None else residual.stride(0),
             K=columns,
             HAS_RESIDUAL=residual is not None,
-            **blocks(columns, tile, width if compensator is not None else None),
+            **block,
             **launched.constants,
+            **launched.program,
             **early_start(rms_norm_kernel, x.device),
         )
     return Normed(y=y, hidden=hidden, codes=launched.output)
 
 
-def blocks(columns: int, tile_rows: int, width: int | None) -> dict[str, int]:
-    """Block sizes and warps for a launch; they depend on nothing that changes from batch to batch."""
-    whole = min(power_of_two(columns), 4096 if tile_rows == 1 else 256)
-    if width is None:
-        step, width = whole, -(-columns // whole) * whole
-    else:
-        step = width if tile_rows == 1 else 64
+def blocks(columns: int, code_width: int) -> dict[str, int]:
+    """Block sizes and warps for a launch; they depend on nothing that changes from batch to batch.
+
+    Args:
+        columns: K.
+        code_width: Codes a row, 0 = none.
+    """
+    whole = min(power_of_two(columns), 4096)
     return {
-        "TILE_ROWS": tile_rows,
         "BLOCK_K": whole,
-        "BLOCK_C": step,
-        "SLICE": width,
+        "BLOCK_C": slice_columns(code_width, columns) if code_width else whole,
         "num_warps": 8 if whole >= 2048 else 4,
     }

@@ -14,8 +14,6 @@ def silu_mul(
     gate_up: Tensor,
     compensator: GpuCompensator | None = None,
     workspace: CodeWorkspace | None = None,
-    *,
-    tile_rows: int | None = None,
 ) -> Activated:
     """One pass over ``gate_up (M, 2 K)``: the activation, and gated codes of it.
 
@@ -23,7 +21,6 @@ def silu_mul(
         gate_up: Gate before up.
         compensator: Of the product that reads the result, or ``None``.
         workspace: Needed with a compensator on a GPU.
-        tile_rows: 1 or 16 rows a program on a GPU, so that bits do not depend on M; ``None`` = by M.
 
     Raises:
         ValueError: On a GPU, a tensor of the wrong shape, type, device or stride.
@@ -32,4 +29,4 @@ def silu_mul(
         return reference.silu_mul(gate_up, compensator)
     from kernels.silu_mul.kernel import launch
 
-    return launch(gate_up, compensator, workspace, tile_rows=tile_rows)
+    return launch(gate_up, compensator, workspace)

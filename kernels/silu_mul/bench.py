@@ -43,11 +43,12 @@ def _measured(row_counts: Sequence[int], bandwidth: float) -> Iterator[Row]:
             w1, b1, w2, b2 = (torch.randn(shape, device="cuda") for shape in shapes)
             packed = pack_compensators([Factors(a=a, b=a[:, :1].T, gate=(w1, b1, w2, b2))], torch.float16)
             workspace = code_workspace(rows, columns, packed.code_width, a.device)
-            copies = min(max(-(-ROTATED_BYTES // (3 * rows * columns * 2 + packed.a.nbytes)), 2), MOST_COPIES)
+            touched = 3 * rows * columns * 2 + packed.down.nbytes
+            copies = min(max(-(-ROTATED_BYTES // touched), 2), MOST_COPIES)
             inputs = [
                 torch.randn(rows, 2 * columns, device="cuda", dtype=torch.float16) for _ in range(copies)
             ]
-            packs = [replace(packed, a=packed.a.clone()) for _ in range(copies)]
+            packs = [replace(packed, down=packed.down.clone()) for _ in range(copies)]
             got, expected = launch(inputs[0], packed, workspace), reference(inputs[0], packed)
             assert got.codes is not None and expected.codes is not None
             for mine, law in ((got.y.float(), expected.y.float()), (got.codes.sum(0), expected.codes[0])):
@@ -56,7 +57,7 @@ def _measured(row_counts: Sequence[int], bandwidth: float) -> Iterator[Row]:
             plain = time_calls([partial(launch, x) for x in inputs])
             runs = [partial(launch, x, pack, workspace) for x, pack in zip(inputs, packs, strict=True)]
             coded = time_calls(runs)
-            bound_us = (3 * rows * columns * 2 + packed.a.nbytes) / bandwidth * 1e6
+            bound_us = touched / bandwidth * 1e6
             yield {
                 "model": name,
                 "rows": rows,

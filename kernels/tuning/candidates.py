@@ -8,16 +8,16 @@ ROW_LIMITS = (16, 32, 64, 128)
 _TILES = {
     # rows: (outputs, warps, stages, registers); 128 registers let four programs of four warps run at once
     16: ((128, 4, 4, 128), (64, 4, 6, 0)),
-    32: ((128, 4, 4, 168), (128, 4, 3, 0), (64, 4, 4, 0)),
-    64: ((128, 4, 3, 0), (128, 8, 4, 0), (64, 4, 4, 0)),
-    128: ((128, 8, 3, 0), (128, 8, 4, 0)),
+    32: ((128, 4, 4, 168), (64, 4, 4, 0)),
+    64: ((128, 4, 3, 0), (128, 8, 4, 0)),
+    128: ((128, 8, 3, 0),),
 }
+_FEWER_PROGRAMS = {16: (1,), 32: (1, 2), 64: (1, 2, 4), 128: (2, 4)}
+"""Few rows have small sums and take a program a part; the more rows, the more there is to exchange."""
 
 
 def tiles(rows: int, padded_outputs: int, parts: int) -> list[Tile]:
     """Tiles of ``rows`` rows that divide the outputs.
-
-    Few rows have small sums and take a program a part; more rows try fewer programs, which exchange less.
 
     Args:
         rows: One of ``ROW_LIMITS``.
@@ -27,7 +27,7 @@ def tiles(rows: int, padded_outputs: int, parts: int) -> list[Tile]:
     shapes = [shape for shape in _TILES[rows] if padded_outputs % shape[0] == 0] or [(64, 4, 4, 0)]
     return [
         Tile(rows=rows, outputs=outputs, warps=warps, stages=stages, registers=registers, split=split)
-        for split in ([parts] if rows == ROW_LIMITS[0] else sorted({max(parts // n, 1) for n in (1, 2, 4)}))
+        for split in sorted({max(parts // fewer, 1) for fewer in _FEWER_PROGRAMS[rows]})
         for outputs, warps, stages, registers in shapes
     ]
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels.compensator import GpuCompensator
 from kernels.compensator.gpu import gated_codes
+from kernels.compensator.layout import scratch_needed
 from kernels.producer import code_workspace
 from kernels.rms_norm import rms_norm
 from kernels.silu_mul import silu_mul
@@ -17,7 +18,6 @@ FRONTS = {"qkv": "rms_norm", "o": "codes", "gate_up": "rms_norm", "down": "silu_
 """By product. In front of the attention's output stands attention, whose form follows the load: there codes
 take a launch of their own."""
 EPS = 1e-5
-_TILE_ROWS = 1  # as the decoder pins it, so that bits do not depend on the batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,23 +53,17 @@ class Front:
         self._x, self._residual = torch.randn(2, rows, width, dtype=dtype, device=device)
         self._norm = torch.rand(columns, dtype=dtype, device=device) + 0.5
         self._codes = code_workspace(rows, columns, code_width, device)
-        row_tiles = -(-rows // 16)
-        self._scratch = Workspace(
-            device,
-            partials=code_width * 32 * row_tiles * 16,
-            counters=max(code_width // 16 * row_tiles, 1),
-        )
+        partials, counters = scratch_needed(code_width, rows)
+        self._scratch = Workspace(device, partials=partials, counters=counters)
 
     def run(self, rows: int, compensator: GpuCompensator | None) -> Produced:
         """The kernel on the first ``rows`` rows, with codes or without."""
         x = self._x[:rows]
         if self.op == "rms_norm":
-            normed = rms_norm(
-                x, self._norm, EPS, self._residual[:rows], compensator, self._codes, tile_rows=_TILE_ROWS
-            )
+            normed = rms_norm(x, self._norm, EPS, self._residual[:rows], compensator, self._codes)
             return Produced(x=normed.y, codes=normed.codes)
         if self.op == "silu_mul":
-            activated = silu_mul(x, compensator, self._codes, tile_rows=_TILE_ROWS)
+            activated = silu_mul(x, compensator, self._codes)
             return Produced(x=activated.y, codes=activated.codes)
         codes = None if compensator is None else gated_codes(x, compensator, self._scratch)
         return Produced(x=x, codes=codes)

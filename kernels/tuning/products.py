@@ -103,10 +103,10 @@ def cold(compensator: GpuCompensator, rows: int) -> list[GpuCompensator]:
         compensator: To copy.
         rows: Of a call; beside many of them A is nothing, and few copies save time.
     """
-    copies = min(-(-ROTATED_BYTES // compensator.a.nbytes), _MOST_COPIES)
+    copies = min(-(-ROTATED_BYTES // compensator.down.nbytes), _MOST_COPIES)
     if rows > 64:
         copies = min(copies, max(_MOST_COPIES * 16 // rows, 4))
-    return [compensator] + [replace(compensator, a=compensator.a.clone()) for _ in range(copies - 1)]
+    return [compensator] + [replace(compensator, down=compensator.down.clone()) for _ in range(copies - 1)]
 
 
 def _weight(shape: Shape, group_size: int, device: torch.device) -> GpuWeight:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -16,7 +16,18 @@ from kernels.w4a16.plan import LayerPlan, Tile
 from kernels.w4a16.workspace import Workspace
 
 DENSE_ROWS = (128, 256, 512, 1024)
+_CONTINUED = 2
+"""Counts of parts that are tuned for more rows: those that are best with few."""
 _GAIN = 0.99  # a start under the kernel in front must win one percent, else it is noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """Parts of K with the tile of the fewest rows and its score, the less the better."""
+
+    parts: int
+    score: float
+    tile: Tile
 
 
 class Search:
@@ -44,25 +55,27 @@ class Search:
         """
         weight = self._product.weights[0]
         multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
-        found = [
-            self._with(parts)
-            for parts in parts_of(weight.padded_outputs, weight.in_features, multiprocessors)
-        ]
+        candidates = parts_of(weight.padded_outputs, weight.in_features, multiprocessors)
+        started = sorted((self._few(parts) for parts in candidates), key=lambda start: start.score)
+        found = [self._with(start) for start in started[:_CONTINUED]]
         _, plan = min(found, key=lambda entry: entry[0])
         most = ROW_LIMITS[-1]
         plan = replace(plan, tiles=(*plan.tiles, (most, self._fastest(plan.parts, most, most)[1])))
         return replace(plan, dense_from=self._dense_from(plan))
 
-    def _with(self, parts: int) -> tuple[float, LayerPlan]:
-        """The product of the times of all row counts, a single row among them, and their tiles."""
-        score, smallest = self._fastest(parts, ROW_LIMITS[0], 1)
-        score *= self._time(smallest, parts, ROW_LIMITS[0])
-        chosen = [(ROW_LIMITS[0], smallest)]
+    def _few(self, parts: int) -> "_Start":
+        """The tile of the fewest rows, by a single row; the product of its times with one row and all."""
+        single_us, tile = self._fastest(parts, ROW_LIMITS[0], 1)
+        return _Start(parts=parts, score=single_us * self._time(tile, parts, ROW_LIMITS[0]), tile=tile)
+
+    def _with(self, start: "_Start") -> tuple[float, LayerPlan]:
+        """The product of the times of all row counts, and the plan."""
+        score, chosen = start.score, [(ROW_LIMITS[0], start.tile)]
         for rows in ROW_LIMITS[1:-1]:
-            time_us, tile = self._fastest(parts, rows, rows)
+            time_us, tile = self._fastest(start.parts, rows, rows)
             score *= time_us
             chosen.append((rows, tile))
-        return score, LayerPlan(parts=parts, tiles=tuple(chosen), dense_from=None)
+        return score, LayerPlan(parts=start.parts, tiles=tuple(chosen), dense_from=None)
 
     def _fastest(self, parts: int, tile_rows: int, rows: int) -> tuple[float, Tile]:
         weight = self._product.weights[0]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.compensator.gpu import code_parts, gated_codes
-from kernels.compensator.layout import MAX_SLICES, GpuCompensator
+from kernels.compensator.layout import MAX_SLICES, GpuCompensator, scratch_needed
 from kernels.w4a16 import gpu
 from kernels.w4a16.layout import GpuWeight
 from kernels.w4a16.plan import LayerPlan
@@ -35,12 +35,8 @@ class Forked:
         self, *, out_features: int, code_width: int, rows: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        row_tiles = -(-rows // 16)
-        self._scratch = Workspace(
-            device,
-            partials=code_width * MAX_SLICES * row_tiles * 16,
-            counters=code_width // 16 * row_tiles,
-        )
+        partials, counters = scratch_needed(code_width, rows)
+        self._scratch = Workspace(device, partials=partials, counters=counters)
         self._codes = torch.empty(MAX_SLICES, rows, code_width, dtype=torch.float32, device=device)
         self._total = torch.empty(rows, code_width, dtype=torch.float32, device=device)
         self._rounded = torch.empty(rows, code_width, dtype=dtype, device=device)

@@ -341,7 +341,9 @@ def w4a16_kernel(
     if R > 0:  # read before the chunks, used after them
         codes = _load_codes(zg, rows, coded, segment, M, b.dtype.element_ty, R, S, P)
     place = (row_tile * tl.num_programs(1) + output_tile) * SPLIT + program
-    halves = partials + place.to(tl.int64) * (LEVELS * BN * BM)
+    halves = partials
+    if LEVELS > 0:
+        halves = partials + place.to(tl.int64) * (LEVELS * BN * BM)
     sums = _sum_parts(x, words, scales, b, zg, rows, outputs, first_output, part, halves,
                       b_tile, codes, coded, M, NP, K, BM, BN, G, PARTS, RUN, R, S, P, ENDS,
                       ASM, FENCE)  # fmt: skip

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from kernels.compensator import gpu as compensator_gpu
 from kernels.compensator import naive
+from kernels.compensator.layout import scratch_needed
 from kernels.tuning.fronts import Front
 from kernels.tuning.products import BOUNDS, Product, cold, relative_error
 from kernels.tuning.timing import Timing, time_calls
@@ -161,12 +162,11 @@ class Paths:
 def _workspace(product: Product, plan: LayerPlan, rows: int) -> Workspace:
     """Room for the fused kernel, the codes and the dense path."""
     weight, width = product.weights[0], product.compensators[0].code_width
-    partials, counters = needed(weight, plan, rows)
-    row_tiles = -(-rows // 16)
+    sizes = needed(weight, plan, rows), scratch_needed(width, rows)
     return Workspace(
         weight.words.device,
-        partials=max(partials, width * 32 * row_tiles * 16),
-        counters=max(counters, width // 16 * row_tiles),
+        partials=max(partials for partials, _ in sizes),
+        counters=max(counters for _, counters in sizes),
         dense_bytes=2 * weight.out_features * (weight.in_features + width),
     )
 

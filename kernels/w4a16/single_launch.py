@@ -16,14 +16,52 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.compensator.gpu import slice_size
-from kernels.compensator.kernel import apply_gate, code_slice
 from kernels.compensator.layout import GpuCompensator
 from kernels.w4a16.gpu import check, check_compensator, compiled, needs_fence
 from kernels.w4a16.kernel import sum_chunks, sum_stored
 from kernels.w4a16.layout import TILE_INPUTS, GpuWeight
 from kernels.w4a16.plan import LayerPlan
 from kernels.w4a16.workspace import Workspace
+
+_MAX_SLICES = 32
+_GATE_LIMIT = tl.constexpr(8.0)  # kernels.compensator.reference.GATE_INPUT_LIMIT
+
+
+@triton.jit
+def _code_slice(
+    x, a, rows, first, M, K, WIDTH,
+    BM: tl.constexpr, R: tl.constexpr, SLICE: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """float32 (R, BM): ``A xᵀ`` of one projection over the inputs ``[first, first + SLICE)`` that exist."""
+    rank = tl.arange(0, R)
+    code = tl.zeros((R, BM), tl.float32)
+    for step in tl.static_range(0, SLICE, 128):
+        inputs = first + step + tl.arange(0, 128)
+        xt = tl.load(
+            x + rows.to(tl.int64)[None, :] * K + inputs[:, None],
+            mask=(rows[None, :] < M) & (inputs[:, None] < K),
+            other=0.0,
+        )
+        down = tl.load(a + inputs[None, :] * WIDTH + rank[:, None], mask=inputs[None, :] < K, other=0.0)
+        if not ASM:  # the interpreter has no bfloat16 arithmetic
+            down, xt = down.to(tl.float32), xt.to(tl.float32)
+        code += tl.dot(down, xt, input_precision="ieee")
+    return code
+
+
+@triton.jit
+def _apply_gate(code, w1, b1, w2, b2, gated, segment, R: tl.constexpr, H: tl.constexpr):
+    """``gate(code) * code``, (R, BM) float32, by the gate of one projection."""
+    rank, hidden = tl.arange(0, R), tl.arange(0, H)
+    w1 += segment * H * R
+    w2 += segment * R * H
+    limited = tl.minimum(tl.maximum(code, -_GATE_LIMIT), _GATE_LIMIT)
+    up = tl.dot(tl.load(w1 + hidden[:, None] * R + rank[None, :]), limited, input_precision="ieee")
+    up += tl.load(b1 + segment * H + hidden)[:, None]
+    up = up * tl.sigmoid(up)
+    out = tl.dot(tl.load(w2 + rank[:, None] * H + hidden[None, :]), up, input_precision="ieee")
+    out += tl.load(b2 + segment * R + rank)[:, None]
+    return tl.where(tl.load(gated + segment) != 0, 2.0 * tl.sigmoid(out), 1.0) * code
 
 
 @triton.jit(do_not_specialize=["M"])  # one compilation for every row count
@@ -44,7 +82,7 @@ def single_launch_kernel(
     places = rank[:, None] * BM + rows[None, :]
     if program < SLICES:
         for segment in tl.static_range(S):
-            code = code_slice(x, a + segment * R * K, rows, program * SLICE, M, K, BM, R, SLICE, ASM)
+            code = _code_slice(x, a + segment * R, rows, program * SLICE, M, K, S * R, BM, R, SLICE, ASM)
             tl.store(code_partials + (program * S + segment) * R * BM + places, code)
         tl.debug_barrier()  # Triton 3.6 puts none before an atomic that releases
         tl.atomic_add(counters, 1, sem="release", scope="gpu")
@@ -73,7 +111,7 @@ def single_launch_kernel(
                         own = code_partials + (each * S + segment) * R * BM
                         code += tl.load(own + places, cache_modifier=".cg")
                     if H > 0:
-                        code = apply_gate(code, w1, b1, w2, b2, gated, segment, R, H)
+                        code = _apply_gate(code, w1, b1, w2, b2, gated, segment, R, H)
                     owned = (outputs >= start) & (outputs < end)
                     up = tl.load(b + outputs[:, None] * R + rank[None, :], mask=owned[:, None], other=0.0)
                     if b.dtype.element_ty == tl.float16:  # 0 times an overflow would be NaN
@@ -91,6 +129,11 @@ def single_launch_kernel(
             if tl.atomic_add(counters + 1, 1, sem="acq_rel", scope="gpu") == NP // BN - 1:
                 tl.store(counters, 0)  # every tile has used the codes
                 tl.store(counters + 1, 0)
+
+
+def _slice_size(in_features: int) -> int:
+    """Inputs of one slice: 256, more where that would be too many slices."""
+    return 128 * max(2, -(-in_features // (128 * _MAX_SLICES)))
 
 
 def multiply(
@@ -119,7 +162,7 @@ def multiply(
     y = torch.empty(len(x), weight.out_features, dtype=x.dtype, device=x.device)
     if not len(x):
         return y
-    size, gate, tiles = slice_size(weight.in_features), compensator.gate, padded // tile.outputs
+    size, gate, tiles = _slice_size(weight.in_features), compensator.gate, padded // tile.outputs
     slices = triton.cdiv(weight.in_features, size)
     sums = plan.parts * padded * tile.rows
     partials = workspace.partials(sums + slices * compensator.code_width * tile.rows)
@@ -128,7 +171,7 @@ def multiply(
         weight.words,
         weight.scales,
         weight.bias,
-        compensator.a,
+        compensator.down,
         compensator.b,
         compensator.bounds,
         *((None,) * 5 if gate is None else (gate.w1, gate.b1, gate.w2, gate.b2, gate.gated)),

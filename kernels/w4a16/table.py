@@ -83,10 +83,11 @@ class Plans:
     def __init__(self, gpu: str, multiprocessors: int, directory: Path = CONFIGS) -> None:
         self._multiprocessors = multiprocessors
         path = table_path(gpu, directory)
-        self._plans: dict[str, LayerPlan] = {}
+        self._tuned: dict[str, LayerPlan] = {}
+        self._others: dict[str, LayerPlan] = {}
         if path.is_file():
-            self._plans = read_table(path)
-            _log.info("plans for %s: %d layers of %s", gpu, len(self._plans), path.name)
+            self._tuned = read_table(path)
+            _log.info("plans for %s: %d layers of %s", gpu, len(self._tuned), path.name)
         else:
             _log.warning("no plans for %s (%s): every layer takes untuned defaults; tune it with "
                          "python -m kernels.tuning", gpu, path.name)  # fmt: skip
@@ -94,10 +95,21 @@ class Plans:
     def of(self, weight: GpuWeight) -> LayerPlan:
         """A layer's plan; the same one each time."""
         key = layer_key(weight.out_features, weight.in_features, weight.group_size)
-        if key not in self._plans:
-            _log.warning("no tuned plan for layer %s: it takes an untuned default", key)
-            self._plans[key] = default_plan(weight.padded_outputs, weight.in_features, self._multiprocessors)
-        return self._plans[key]
+        if key in self._tuned:
+            return self._tuned[key]
+        if key not in self._others:
+            self._others[key] = self._untuned(weight, key)
+        return self._others[key]
+
+    def _untuned(self, weight: GpuWeight, key: str) -> LayerPlan:
+        """That of the same shape with other groups, or the default."""
+        shape = key.split("/")[0]
+        near = min((other for other in self._tuned if other.split("/")[0] == shape), default=None)
+        if near is not None:
+            _log.info("no tuned plan for layer %s: it takes that of %s", key, near)
+            return self._tuned[near]
+        _log.warning("no tuned plan for layer %s: it takes an untuned default", key)
+        return default_plan(weight.padded_outputs, weight.in_features, self._multiprocessors)
 
 
 def _layer(plan: LayerPlan) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from kernels.compensator.layout import MAX_SLICES
+from kernels.compensator.layout import scratch_needed
 from kernels.w4a16.layout import TILE_OUTPUTS, GpuWeight
 from kernels.w4a16.plan import LayerPlan, launch_rows
 
@@ -41,8 +41,8 @@ class Workspace:
         """
         layers = list(layers)
         sizes = [needed(weight, plan, rows) for weight, plan in layers]
-        row_tiles = -(-rows // 16)
-        sizes.append((code_width * MAX_SLICES * row_tiles * 16, code_width // 16 * row_tiles))
+        if code_width:
+            sizes.append(scratch_needed(code_width, rows))
         dense = [
             2 * weight.out_features * (weight.in_features + code_width)
             for weight, plan in layers

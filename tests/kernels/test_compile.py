@@ -19,18 +19,27 @@ KERNELS = {
         "rms_norm.kernel",
         "rms_norm_kernel",
         NORM
-        | {"TILE_ROWS": 1, "BLOCK_K": 4096, "BLOCK_C": 256, "SLICE": 256, "BLOCK_H": 16}
+        | {"TILE_ROWS": 1, "BLOCK_K": 4096, "BLOCK_C": 256, "RUN": 1, "BLOCK_H": 16}
         | {"SLICES": 16, "GATED": False, "OVERLAP": True},
         8,
         3,
     ),
-    "silu, sixteen rows": (
+    "norm, four rows": (
+        "rms_norm.kernel",
+        "rms_norm_kernel",
+        NORM
+        | {"TILE_ROWS": 4, "BLOCK_K": 4096, "BLOCK_C": 256, "RUN": 16, "BLOCK_H": 16}
+        | {"SLICES": 16, "GATED": False, "OVERLAP": True},
+        8,
+        3,
+    ),
+    "silu, four rows": (
         "silu_mul.kernel",
         "silu_mul_kernel",
         CODES
-        | {"K": 14336, "TILE_ROWS": 16, "BLOCK_C": 64, "SLICE": 1024, "BLOCK_H": 16}
-        | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 14, "OVERLAP": True},
-        4,
+        | {"K": 14336, "TILE_ROWS": 4, "BLOCK_C": 1024, "RUN": 1, "BLOCK_H": 16}
+        | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 14, "GATED": False, "OVERLAP": True},
+        8,
         3,
     ),
     "rope": (
@@ -85,14 +94,16 @@ def test_registers_suffice(compiled, name):
     assert (compiled[name]["local_memory"], compiled[name]["stack_bytes"]) == (0, 0)
 
 
-@pytest.mark.parametrize("name", ["norm, one row", "rope", "collect", "draw"])
+@pytest.mark.parametrize(
+    "name", ["norm, one row", "norm, four rows", "silu, four rows", "rope", "collect", "draw"]
+)
 def test_loads_take_sixteen_bytes(compiled, name):
     assert compiled[name]["wide_loads"] > 0
 
 
-@pytest.mark.parametrize("name", ["silu, sixteen rows", "attention, small tile"])
-def test_few_rows_take_small_tensor_core_steps(compiled, name):
-    assert compiled[name]["mma_sync"] > 0 and compiled[name]["wgmma"] == 0
+def test_few_rows_take_small_tensor_core_steps(compiled):
+    facts = compiled["attention, small tile"]
+    assert facts["mma_sync"] > 0 and facts["wgmma"] == 0
 
 
 def test_many_rows_take_large_steps_behind_a_fence(compiled):

@@ -76,25 +76,23 @@ def test_the_law_is_the_decoders(dtype):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rows", "tile_rows"),
+    ("dtype", "rows"),
     [
-        (torch.float32, 3, 1),
-        (torch.float32, 17, 16),
-        (torch.float16, 1, 1),
-        (torch.float16, 17, 16),
-        (torch.bfloat16, 3, 1),
+        (torch.float32, 3),
+        (torch.float32, 17),
+        (torch.float16, 1),
+        (torch.float16, 17),
+        (torch.bfloat16, 3),
     ],
 )
-def test_codes_of_several_compensators_follow_the_law(device, dtype, rows, tile_rows):
+def test_codes_of_several_compensators_follow_the_law(device, dtype, rows):
     columns = 1100  # more than one slice, the last partly empty
     x, residual = (normal(rows, columns, seed=s, dtype=dtype, device=device) for s in (1, 2))
     weight = 1 + 0.1 * normal(columns, seed=3, dtype=dtype, device=device)
     packed = compensator(columns, dtype, device)
     workspace = code_workspace(rows, columns, packed.code_width, device)
     expected = reference(x, weight, EPS, residual, packed)
-    first, second = (
-        launch(x, weight, EPS, residual, packed, workspace, tile_rows=tile_rows) for _ in range(2)
-    )
+    first, second = (launch(x, weight, EPS, residual, packed, workspace) for _ in range(2))
     assert relative(first.y, expected.y) < BOUNDS[dtype]
     assert relative(total_codes(first.codes), expected.codes[0]) < CODE_BOUNDS[dtype]
     assert torch.equal(first.codes, second.codes)
@@ -109,16 +107,18 @@ def test_static_compensators_have_no_gate(device):
     assert relative(total_codes(got.codes), got.y @ packed.a[0].T) < 1e-5
 
 
-@pytest.mark.parametrize("tile_rows", [1, 16])
-def test_a_row_has_the_same_bits_alone_and_in_a_batch(device, tile_rows):
-    dtype, columns = torch.float16, 600
-    x = normal(19, columns, seed=1, dtype=dtype, device=device)
-    weight, packed = torch.ones(columns, dtype=dtype, device=device), compensator(columns, dtype, device)
-    workspace = code_workspace(19, columns, packed.code_width, device)
-    whole = launch(x, weight, EPS, None, packed, workspace, tile_rows=tile_rows)
-    for row in (0, 18):
-        alone = launch(x[row : row + 1], weight, EPS, None, packed, workspace, tile_rows=tile_rows)
+@pytest.mark.parametrize(("rows", "make"), [(19, compensator), (19, static), (130, static)])
+def test_a_row_has_the_same_bits_alone_and_in_a_batch(device, rows, make):
+    dtype, columns = torch.float16, 1100
+    x, residual = (normal(rows, columns, seed=seed, dtype=dtype, device=device) for seed in (1, 2))
+    weight, packed = torch.ones(columns, dtype=dtype, device=device), make(columns, dtype, device)
+    workspace = code_workspace(rows, columns, packed.code_width, device)
+    whole = launch(x, weight, EPS, residual, packed, workspace)
+    for row in (0, rows - 1):
+        own = slice(row, row + 1)
+        alone = launch(x[own], weight, EPS, residual[own], packed, workspace)
         assert torch.equal(alone.y[0], whole.y[row])
+        assert torch.equal(alone.hidden[0], whole.hidden[row])
         assert torch.equal(alone.codes[:, 0], whole.codes[:, row])
 
 
@@ -143,8 +143,7 @@ def test_rows_may_be_strided_and_absent(device):
         (lambda a: a | {"weight": torch.ones(8).half()}, "weight is torch.float16; it must be torch.float32"),
         (lambda a: a | {"x": torch.ones(8, 3).T}, "x has strides .* call contiguous"),
         (lambda a: a | {"x": torch.ones(3, 8, dtype=torch.int32)}, "x is torch.int32"),
-        (lambda a: a | {"tile_rows": 4}, "tile_rows is 4; it must be 1, 16 or None"),
-        (lambda a: a | {"compensator": static(8, torch.float32, CPU)}, "without a workspace"),
+        (lambda a: a | {"compensator": compensator(8, torch.float32, CPU)}, "without a workspace"),
     ],
 )
 def test_what_the_kernel_would_misread_is_refused(change, message):

@@ -48,7 +48,7 @@ def test_codes_follow_the_separate_operators(problem):
     scratch, compensator = workspace(problem, plan()), problem.compensator()
     codes = compensator_gpu.gated_codes(problem.x, compensator, scratch)
     # The operators round A x once to the compute type; the kernel does not.
-    expected = naive.gated_codes(problem.x.float(), replace(compensator, a=compensator.a.float()))
+    expected = naive.gated_codes(problem.x.float(), replace(compensator, down=compensator.down.float()))
     assert relative_error(total_codes(codes), expected) < 1e-5
     scratch.check_integrity()
 

@@ -58,7 +58,7 @@ def test_codes_go_where_the_caller_wants_them_and_nowhere_else():
     room = torch.full((1, 3, 16), torch.nan, device=DEVICE)
     assert gated_codes(problem.x, compensator, scratch, room) is room
     assert torch.equal(room, gated_codes(problem.x, compensator, scratch))
-    with pytest.raises(ValueError, match=r"out must be contiguous float32 \(1, 3, 16\)"):
+    with pytest.raises(ValueError, match=r"codes has shape \(1, 4, 16\); it must be \(1, 3, 16\)"):
         gated_codes(problem.x, compensator, scratch, torch.empty(1, 4, 16, device=DEVICE))
 
 

@@ -88,6 +88,17 @@ def test_tables_keep_plans(tmp_path):
     assert Plans("NVIDIA H200", 132, tmp_path).of(weight()) == plans["128x256/0"]
 
 
+def test_a_layer_takes_what_its_shape_was_tuned_to_with_other_groups(tmp_path, caplog):
+    plans = {"128x256/128": LayerPlan(parts=2, tiles=((16, TILE),), dense_from=128)}
+    write_table(table_path("GPU", tmp_path), "GPU", {}, plans)
+    found = Plans("GPU", 132, tmp_path)
+    with caplog.at_level(logging.INFO, "kernels.w4a16"):
+        assert found.of(weight()) is found.of(weight())
+    assert found.of(weight()) == plans["128x256/128"]
+    assert caplog.text.count("128x256/0: it takes that of 128x256/128") == 1
+    assert found.of(weight(outputs=64)) == default_plan(64, 256, 132)
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"schema": 1, "op": "w4a16"}', '{"schema": 2, "op": "w4a16", "layers": {"a": {}}}']
 )
