@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from spearhead.model.settings import KvCacheSettings, ModelSettings
+from spearhead.model.settings import KvCacheSettings, ModelSettings, ParallelSettings
 from spearhead.rpc import EndpointConfig
 from spearhead.telemetry import TelemetryConfig
 
@@ -36,7 +36,8 @@ class VerifyConfig:
     Attributes:
         model: The target model.
         variants: Its weights.
-        kv_cache: Its cache.
+        kv_cache: Its cache, on every rank.
+        parallel: Several processes that share it.
         server: Where to listen.
         telemetry: Traces, metrics, logs.
         stuck_after_s: Liveness fails when a step runs longer than this many seconds.
@@ -45,6 +46,7 @@ class VerifyConfig:
     model: ModelSettings = field(default_factory=ModelSettings)
     variants: VariantSettings = field(default_factory=VariantSettings)
     kv_cache: KvCacheSettings = field(default_factory=KvCacheSettings)
+    parallel: ParallelSettings = field(default_factory=ParallelSettings)
     server: EndpointConfig = field(default_factory=lambda: EndpointConfig(listen="127.0.0.1:50052"))
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     stuck_after_s: float = 120.0
@@ -55,3 +57,18 @@ class VerifyConfig:
         if self.stuck_after_s <= 0:
             raise ValueError(f"stuck_after_s is {self.stuck_after_s}; it must be positive")
         self.telemetry.refuse_slow_rules()
+        if self.parallel.tensor_parallel_size > 1:
+            self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        size = self.parallel.tensor_parallel_size
+        if self.model.cuda_graphs:
+            raise ValueError(
+                f"model.cuda_graphs is true and parallel.tensor_parallel_size {size}; steps of several ranks "
+                "are not captured: set model.cuda_graphs to false"
+            )
+        if self.model.device.startswith("cuda:"):
+            raise ValueError(
+                f'model.device is {self.model.device!r}, one GPU for {size} ranks; write "cuda", and each '
+                "rank takes the GPU of its number within the machine"
+            )

@@ -1,23 +1,54 @@
 """From the configuration to a verifier: opens checkpoints, picks variants, loads them."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Protocol
 
+import torch
+
+from spearhead import __version__
 from spearhead.errors import ConfigError
-from spearhead.model.checkpoint import FP16, W4, W4_EC, load_variants, offered_variants, open_checkpoint
+from spearhead.model.checkpoint import (
+    FP16,
+    W4,
+    W4_EC,
+    Checkpoint,
+    load_variants,
+    offered_variants,
+    open_checkpoint,
+)
+from spearhead.model.checkpoint.layout import scheme_groups
+from spearhead.model.device import compute_device
 from spearhead.model.loading import LoadedModel, load_model
-from spearhead.model.quantization import QuantizationScheme
+from spearhead.model.parallel import ALONE, Ranks, Shard, plan_shards
+from spearhead.model.parallel.agreement import check_same, total
+from spearhead.model.quantization import InputGroups, QuantizationScheme
 from verify_service.config import VariantSettings, VerifyConfig
 
+_log = logging.getLogger("spearhead.verify")
 
-def load(config: VerifyConfig) -> tuple[LoadedModel, str]:
-    """Loads the target model; seconds to minutes.
+
+class Group(Protocol):
+    """Processes that share a model; see :mod:`spearhead.model.parallel.group`."""
+
+    def join(self, device: torch.device) -> Ranks:
+        """Waits for all of them."""
+
+
+def load(config: VerifyConfig, group: Group | None = None) -> tuple[LoadedModel, str]:
+    """Loads the target model, or one rank's part of it; seconds to minutes.
+
+    Args:
+        config: Of this rank.
+        group: The other ranks; ``None`` = there are none.
 
     Returns:
         The model, and the name of the variant that serves first.
 
     Raises:
-        CheckpointError, ConfigError: See the functions that it calls.
+        CheckpointError, ConfigError, RankFailure: See the functions that it calls.
     """
     settings, wanted = config.model, config.variants
     scheme = QuantizationScheme.parse(wanted.quantization) if wanted.quantization else None
@@ -34,6 +65,10 @@ def load(config: VerifyConfig) -> tuple[LoadedModel, str]:
                 f"variants.quantization is {wanted.quantization!r}, but variants.hold has no w4; add it, or "
                 "leave the scheme out"
             )
+        ranks: Ranks = ALONE
+        shard: Shard | None = None
+        if group is not None:
+            ranks, shard = _join(config, group, checkpoint, held, scheme)
         model = load_model(
             checkpoint,
             settings,
@@ -47,9 +82,52 @@ def load(config: VerifyConfig) -> tuple[LoadedModel, str]:
                 quantization=scheme,
                 full_precision=full_precision,
                 keep_four_bits=wanted.keep_four_bits,
+                shard=shard,
             ),
+            ranks=ranks,
+            shard=shard,
         )
+    if shard is not None:
+        _tell_share(model, ranks, shard)
     return model, serve
+
+
+def _join(
+    config: VerifyConfig,
+    group: Group,
+    checkpoint: Checkpoint,
+    held: Sequence[str],
+    scheme: QuantizationScheme | None,
+) -> tuple[Ranks, Shard]:
+    """Meets the other ranks; which part is this one's. A model that cannot be cut is refused before that."""
+    groups: dict[str, InputGroups] = dict(checkpoint.input_groups)
+    if scheme is not None:
+        groups |= scheme_groups(checkpoint.config, scheme)
+    shards = plan_shards(checkpoint.config, groups, config.parallel.tensor_parallel_size)
+    device = compute_device(config.model)
+    ranks = group.join(device)
+    settings = replace(config.model, path="", device=device.type, threads=0)
+    same = (
+        __version__,
+        torch.__version__,
+        checkpoint.revision,
+        held,
+        config.variants,
+        config.kv_cache,
+        settings,
+    )
+    check_same(ranks, repr(same), device)
+    return ranks, shards[ranks.rank]
+
+
+def _tell_share(model: LoadedModel, ranks: Ranks, shard: Shard) -> None:
+    own = model.engine.weight_bytes
+    whole = total(ranks, own, torch.device(model.device))
+    _log.info(
+        "rank %d of %d on %s holds %.1f of %.1f MiB of weights: %d key-value heads, %d channels",
+        ranks.rank, ranks.size, model.device, own / 2**20, whole / 2**20, len(shard.kv_heads),
+        len(shard.channels),
+    )  # fmt: skip
 
 
 def choose_served(wanted: VariantSettings, held: Sequence[str]) -> str:

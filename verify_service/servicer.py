@@ -76,7 +76,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
             compensator_digest=next(
                 (w.compensator_digest for w in variants.values() if w.compensator_digest), ""
             ),
-            rank_count=1,
+            rank_count=model.rank_count,
         )
 
     async def Step(  # noqa: N802

@@ -10,10 +10,13 @@ count 0, evictable). :meth:`PageTable.check_integrity` proves it.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
 from spearhead.model.architecture import ModelConfig
+
+EditKind = Literal["copy", "clear", "cut"]
 
 
 class OutOfPages(Exception):
@@ -219,6 +222,21 @@ class PageTable:
         self._free.append(page)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageEdit:
+    """A change of pages in every layer that no forward pass makes.
+
+    Attributes:
+        kind: ``copy`` page ``page`` to page ``to``, ``clear`` it, or clear it from slot ``to`` on (``cut``).
+        page: Which.
+        to: See ``kind``; 0 for ``clear``.
+    """
+
+    kind: EditKind
+    page: int
+    to: int = 0
+
+
 class KvStorage:
     """The tensors behind the pages: per layer keys and values, ``(page_count * page_size, 2, KV, head_dim)``.
 
@@ -228,6 +246,9 @@ class KvStorage:
         page_size: Tokens a page.
         dtype: Of the stored values.
         device: Where they live.
+
+    Attributes:
+        journal: Set where other ranks have to repeat every edit: those since it was last emptied.
     """
 
     def __init__(
@@ -239,14 +260,17 @@ class KvStorage:
         # One tensor, so that what concerns a page in all layers is one operation.
         self._all = torch.zeros((config.layer_count, *shape), dtype=dtype, device=device)
         self.layers = list(self._all.unbind(0))
+        self.journal: list[PageEdit] | None = None
 
     def clear_pages(self, pages: Sequence[int]) -> None:
         """Zeroes pages, so that nothing of an earlier sequence, NaN least of all, reaches the next one."""
+        self._note(*(PageEdit(kind="clear", page=page) for page in pages))
         index = torch.tensor(pages, device=self._all.device)
         self._all.view(len(self.layers), self.page_count, -1).index_fill_(1, index, 0)
 
     def clear_after(self, page: int, slot: int) -> None:
         """Zeroes the slots of one page from ``slot`` on."""
+        self._note(PageEdit(kind="cut", page=page, to=slot))
         self._all[:, page * self.page_size + slot : (page + 1) * self.page_size] = 0
 
     @property
@@ -256,5 +280,19 @@ class KvStorage:
 
     def copy_page(self, source: int, destination: int) -> None:
         """Copies one page in every layer."""
+        self._note(PageEdit(kind="copy", page=source, to=destination))
         pages = self._all.view(len(self.layers), self.page_count, -1)
         pages[:, destination] = pages[:, source]
+
+    def repeat(self, edit: PageEdit) -> None:
+        """Makes an edit of another rank's journal."""
+        if edit.kind == "copy":
+            self.copy_page(edit.page, edit.to)
+        elif edit.kind == "clear":
+            self.clear_pages([edit.page])
+        else:
+            self.clear_after(edit.page, edit.to)
+
+    def _note(self, *edits: PageEdit) -> None:
+        if self.journal is not None:
+            self.journal += edits

@@ -24,6 +24,7 @@ from spearhead.model.gpu.loading import capture_steps, gpu_decoder, prove_invari
 from spearhead.model.gpu.weights import prepared
 from spearhead.model.invariance import make_invariant, probe_page_count
 from spearhead.model.kv_cache import KvStorage, PageTable
+from spearhead.model.parallel import ALONE, Ranks, Shard
 from spearhead.model.settings import KvCacheSettings, ModelSettings
 from spearhead.model.weights import ModelWeights, packed
 from spearhead.tokenizer import Tokenizer
@@ -46,6 +47,7 @@ class LoadedModel:
         device: Such as ``cpu``.
         batch_invariant: Whether that was proved here.
         draw: Draws tokens on the device.
+        rank_count: Ranks that share every layer; sizes in bytes are those of this one.
     """
 
     engine: SequenceEngine
@@ -58,6 +60,7 @@ class LoadedModel:
     device: str
     batch_invariant: bool
     draw: Draw = draw_each
+    rank_count: int = 1
 
 
 def context_limit(config: ModelConfig, settings: ModelSettings) -> int:
@@ -81,15 +84,21 @@ def load_model(
     *,
     config: ModelConfig,
     load_weights: Callable[[torch.dtype, torch.device], Mapping[str, ModelWeights]],
+    ranks: Ranks = ALONE,
+    shard: Shard | None = None,
 ) -> LoadedModel:
     """Loads weights, allocates the cache, builds the decoder and proves batch invariance.
+
+    All ranks of a model call it with the same arguments but their own part, and go through it together.
 
     Args:
         checkpoint: Where name, revision and tokenizer come from.
         settings: Section ``[model]``.
         kv_settings: Section ``[kv_cache]``.
-        config: Shape to run; layers may have been left out.
-        load_weights: Makes the variants for a compute type and a device.
+        config: Shape to run; layers may have been left out. Of the whole model, whatever this rank's part is.
+        load_weights: Makes the variants for a compute type and a device, of this rank's part.
+        ranks: Who computes the other parts.
+        shard: This rank's part; ``None`` = all of it.
 
     Raises:
         ConfigError: The cache is too small, or results depend on the batch and that is not allowed.
@@ -97,7 +106,14 @@ def load_model(
     """
     device, tokenizer = compute_device(settings), load_tokenizer(checkpoint.path, config)
     build = _build_on_gpu if device.type == "cuda" else _build_on_cpu
-    sizes = _Sizes(config=config, settings=settings, kv_settings=kv_settings, tokenizer=tokenizer)
+    sizes = _Sizes(
+        config=config if shard is None else shard.shape(config),
+        settings=settings,
+        kv_settings=kv_settings,
+        tokenizer=tokenizer,
+        ranks=ranks,
+        most_kv_heads=config.kv_head_count if shard is None else shard.most_kv_heads,
+    )
     for dtype in compute_dtypes(settings, device):
         engine, invariant = build(sizes, load_weights(dtype, device), dtype, device)
         if invariant:
@@ -120,6 +136,7 @@ def load_model(
         device=str(device),
         batch_invariant=invariant,
         draw=draw_together if device.type == "cuda" else draw_each,
+        rank_count=ranks.size,
     )
 
 
@@ -137,13 +154,15 @@ class _Sizes:
     settings: ModelSettings
     kv_settings: KvCacheSettings
     tokenizer: Tokenizer
+    ranks: Ranks
+    most_kv_heads: int
 
     @property
     def vocab_size(self) -> int:
         return min(self.config.vocab_size, self.tokenizer.vocab_size)
 
     def storage(self, dtype: torch.dtype, device: torch.device) -> KvStorage:
-        page_count = _page_count(self.config, self.kv_settings, dtype)
+        page_count = _page_count(self.config, self.kv_settings, dtype, self.most_kv_heads)
         return KvStorage(self.config, page_count, self.kv_settings.page_size, dtype, device)
 
     def context_length(self, storage: KvStorage) -> int:
@@ -176,6 +195,7 @@ def _build_on_cpu(
         context_length=sizes.context_length(storage),
         row_blocks=RowBlocks(),
         device=device,
+        ranks=sizes.ranks,
     )
     invariant = make_invariant(decoder, list(variants.values()))
     if invariant:
@@ -190,7 +210,9 @@ def _build_on_gpu(
     check_vocabulary(sizes.vocab_size, device)
     variants = prepared(variants, dtype)
     storage = sizes.storage(dtype, device)
-    decoder = gpu_decoder(sizes.config, storage, variants, context_length=sizes.context_length(storage))
+    decoder = gpu_decoder(
+        sizes.config, storage, variants, context_length=sizes.context_length(storage), ranks=sizes.ranks
+    )
     if sizes.settings.cuda_graphs:
         capture_steps(decoder, variants)
     invariant = prove_invariance(decoder, variants)
@@ -216,8 +238,9 @@ def load_tokenizer(path: Path, config: ModelConfig) -> Tokenizer:
     return tokenizer
 
 
-def _page_count(config: ModelConfig, settings: KvCacheSettings, dtype: torch.dtype) -> int:
-    token_bytes = 2 * config.layer_count * config.kv_head_count * config.head_dim * dtype.itemsize
+def _page_count(config: ModelConfig, settings: KvCacheSettings, dtype: torch.dtype, kv_heads: int) -> int:
+    """The same on all ranks, since one page table serves them: by the most heads that any of them has."""
+    token_bytes = 2 * config.layer_count * kv_heads * config.head_dim * dtype.itemsize
     count = settings.page_count or settings.memory_mib * 2**20 // (token_bytes * settings.page_size)
     needed = probe_page_count(settings.page_size)
     if count < needed:

@@ -15,6 +15,7 @@ from spearhead.model.gpu.decoder import GpuDecoder
 from spearhead.model.gpu.operations import GpuOperations
 from spearhead.model.kv_cache import CachedSequence
 from spearhead.model.operations import CpuOperations, Operations
+from spearhead.model.parallel.lockstep import LeadingDecoder
 from spearhead.model.weights import LinearWeights, ModelWeights
 
 _DEFAULT_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -83,7 +84,7 @@ def profile_engine(
 
 
 def _operations(engine: SequenceEngine) -> Operations:
-    decoder = engine.decoder
+    decoder = engine.decoder.own if isinstance(engine.decoder, LeadingDecoder) else engine.decoder
     if isinstance(decoder, GpuDecoder):
         return GpuOperations(decoder)
     assert isinstance(decoder, Decoder), "there are two decoders"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from spearhead.worker.device_time import DeviceTimer
+from spearhead.worker.ending import Ending
 
 Result = TypeVar("Result")
 
@@ -28,9 +29,11 @@ class ModelThread:
 
     Args:
         name: Of the thread, as debuggers show it.
+        ending: Whoever waits for work when it is reached is told why; the work may never end.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, ending: Ending | None = None) -> None:
+        self._ending = ending
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._lock = threading.Lock()
         self._pending = 0
@@ -56,8 +59,15 @@ class ModelThread:
         self._timer = timer
 
     async def run(self, function: Callable[[], Result]) -> Timed[Result]:
-        """Runs ``function`` in the thread; a caller that is cancelled leaves it unrun, or running."""
-        return await asyncio.wrap_future(self.submit(function))
+        """Runs ``function`` in the thread; a caller that is cancelled leaves it unrun, or running.
+
+        Raises:
+            SpearheadError: The ending was reached first, with an error.
+        """
+        work = asyncio.wrap_future(self.submit(function))
+        if self._ending is not None and not work.done():
+            await _first(work, self._ending)
+        return await work
 
     def submit(self, function: Callable[[], Result]) -> Future[Timed[Result]]:
         """Queues ``function`` without waiting."""
@@ -81,6 +91,24 @@ class ModelThread:
         with self._lock:
             self._pending -= 1
             self.beat()
+
+
+async def _first(work: "asyncio.Future[Any]", ending: Ending) -> None:
+    """Returns when the work has ended; raises the ending's error if that comes first."""
+    ended = asyncio.ensure_future(ending.wait())
+    try:
+        await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        work.cancel()
+        raise
+    finally:
+        ended.cancel()
+    if work.done():
+        return
+    error = ended.result()
+    if error is not None:
+        work.cancel()
+        raise error
 
 
 def _timed(function: Callable[[], Result], timer: DeviceTimer | None) -> Timed[Result]:

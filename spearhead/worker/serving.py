@@ -7,10 +7,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from spearhead.errors import RankFailure, SpearheadError
 from spearhead.rpc import EndpointConfig, Server, run_until_signal
 from spearhead.telemetry import ALWAYS_RECORDED, Telemetry, TelemetryConfig, record_span
 from spearhead.worker.device_time import device_timer
+from spearhead.worker.ending import Ending
 from spearhead.worker.model_thread import ModelThread
+
+EXIT_FAILED = 1
+
+_LAST_WORDS_S = 1.0
+"""What calls get to carry the error away once the process cannot go on."""
 
 _log = logging.getLogger("spearhead.worker")
 
@@ -35,17 +42,21 @@ async def serve_worker(
     make_servicer: Callable[[ModelThread, Telemetry], Servicer],
     register: Callable[[Servicer, Any], None],
     load: Callable[[Servicer], None],
+    ending: Ending | None = None,
 ) -> None:
-    """Runs a worker until a signal ends it.
+    """Runs a worker until a signal ends it, or its ending is reached.
 
     The port opens first, so that probes can tell loading from broken; calls get NotReady until ``load``,
-    which runs on the model thread, has attached the model.
+    which runs on the model thread, has attached the model. An ending with an error turns readiness off, fails
+    the calls that wait for the model, and ends the process with code 1.
 
     Raises:
         StartupError: The configuration or the checkpoint cannot be used.
     """
     telemetry = Telemetry.start(process, telemetry_config)
-    thread = ModelThread(process)
+    thread = ModelThread(process, ending)
+    ending = ending or Ending()
+    failure: SpearheadError | None = None
     try:
         server = Server(server_config, service_names=[service], telemetry=telemetry)
         async with server:
@@ -55,8 +66,9 @@ async def serve_worker(
             serving = asyncio.create_task(run_until_signal(server, on_drain=_ender(servicer)))
             load_start_ns = time.time_ns()
             loading = asyncio.create_task(thread.run(lambda: load(servicer)))
-            await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
-            if loading.done():
+            ended = asyncio.create_task(ending.wait())
+            await asyncio.wait({serving, loading, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done() and not ended.done():
                 loading.result()
                 _record_load(telemetry, process, load_start_ns)
                 thread.measure_with(device_timer())
@@ -66,11 +78,20 @@ async def serve_worker(
                 server.health.set_started()
                 server.health.set_ready(True)
                 _log.info("ready")
-            await serving
+            await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done() and (failure := ended.result()) is not None:
+                server.health.set_ready(False, failure.message)
+                _log.critical("%s", failure.message)
+                await server.drain(_LAST_WORDS_S)
+            else:
+                await serving
+    except RankFailure as error:
+        failure = error
+        _log.critical("%s", error.message)
     finally:
         telemetry.shutdown()
         thread.close(wait=False)
-    _leave(thread)
+    leave(thread, failure)
 
 
 def _record_load(telemetry: Telemetry, process: str, start_ns: int) -> None:
@@ -83,13 +104,19 @@ def _record_load(telemetry: Telemetry, process: str, start_ns: int) -> None:
     )
 
 
-def _leave(thread: ModelThread) -> None:
-    """A load or a measurement that still runs must not hold up the end of the process."""
+def leave(thread: ModelThread, failure: SpearheadError | None) -> None:
+    """Ends the process where returning would not: work that still runs must not hold it up.
+
+    Args:
+        thread: Of the model.
+        failure: Why the process cannot go on; ``None`` = it was told to end.
+    """
     if thread.busy:
         _log.warning("the model thread is still busy; the process ends without it")
+    if thread.busy or failure is not None:
         logging.shutdown()
         # A normal exit would wait for the thread, which cannot be interrupted inside native code.
-        os._exit(0)
+        os._exit(0 if failure is None else EXIT_FAILED)
 
 
 def _ender(servicer: WorkerServicer) -> Callable[[], Any]:

@@ -110,15 +110,15 @@ class DistributedRanks:
     def gather(self, tensor: Tensor) -> Sequence[Tensor]:
         """See :class:`spearhead.model.parallel.Ranks`."""
         sent = tensor.contiguous().view(torch.uint8)  # bytes: every backend takes them, whatever they mean
-        received = sent.new_empty((self.size, *sent.shape))
+        received = [torch.empty_like(sent) for _ in range(self.size)]
         try:
-            dist.all_gather_into_tensor(received, sent)
+            dist.all_gather(received, sent)
         except RuntimeError as error:
             raise RankFailure(
                 f"rank {self.rank} of {self.size} could not exchange {sent.nbytes} bytes with the others "
                 f"within {self._timeout_s:g} s: {error}"
             ) from error
-        return received.view(tensor.dtype).unbind(0)
+        return [part.view(tensor.dtype) for part in received]
 
     def agree(self, proposal: bool) -> bool:
         """See :class:`spearhead.model.parallel.Ranks`."""

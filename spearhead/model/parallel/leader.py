@@ -1,0 +1,190 @@
+"""Rank 0's side of the connections to the other ranks: work goes out, and signs of life come in."""
+
+import hmac
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from spearhead.errors import RankFailure
+from spearhead.model.parallel.frames import FrameSocket, Kind
+from spearhead.model.parallel.place import LOOPBACK
+
+BEATS = 5
+"""Signs of life within the time after which a rank is lost."""
+
+_log = logging.getLogger("spearhead.model")
+
+
+class Leader:
+    """Owns the connections to all followers; a thread watches them from :meth:`accept` on.
+
+    Args:
+        address: Where ranks meet; on this machine alone if it is the loopback.
+        size: Number of ranks.
+        lost_after_s: A follower that is silent for so many seconds is lost.
+        on_loss: Called once, from any thread, when a rank is lost.
+
+    Attributes:
+        port: Where followers connect.
+        secret: What they have to say.
+    """
+
+    def __init__(
+        self, address: str, size: int, *, lost_after_s: float, on_loss: Callable[[RankFailure], None]
+    ) -> None:
+        self._size = size
+        self._lost_after_s = lost_after_s
+        self._on_loss = on_loss
+        self._listening = _listen_at(address)
+        self.port: int = self._listening.getsockname()[1]
+        self.secret = secrets.token_hex()
+        self._followers: dict[int, FrameSocket] = {}
+        self._seen: dict[int, float] = {}
+        self._turn = threading.Lock()
+        self._failure: RankFailure | None = None
+        self._ended = threading.Event()
+        self._watch = threading.Thread(target=self._watch_all, name="ranks", daemon=True)
+
+    def accept(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> None:
+        """Waits for all followers.
+
+        Args:
+            timeout_s: Longest wait.
+            check: Called now and then; raises what makes waiting pointless.
+
+        Raises:
+            RankFailure: Not all came.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._watch.start()  # who came early is told that this rank lives, while it awaits the others
+        self._listening.settimeout(self._lost_after_s / BEATS)
+        while len(self._followers) < self._size - 1:
+            check()
+            if self._failure is not None:
+                raise self._failure
+            if time.monotonic() > deadline:
+                missing = sorted(set(range(1, self._size)) - self._followers.keys())
+                raise RankFailure(
+                    f"ranks {missing} of {self._size} did not come within {timeout_s:g} s "
+                    "(parallel.start_timeout_s); look at their logs"
+                )
+            try:
+                connection, peer = self._listening.accept()
+            except TimeoutError:
+                continue
+            self._greet(connection, f"{peer[0]}:{peer[1]}")
+        self._listening.close()
+
+    def send(self, work: bytes) -> None:
+        """Gives work to every follower.
+
+        Raises:
+            RankFailure: A rank is lost.
+        """
+        if self._failure is not None:
+            raise self._failure
+        with self._turn:
+            for rank, follower in self._followers.items():
+                try:
+                    follower.send(Kind.WORK, work)
+                except OSError as error:
+                    raise self.lose(f"rank {rank} of {self._size} takes no work: {error}") from error
+
+    def lose(self, why: str) -> RankFailure:
+        """Gives the ranks up; the first reason counts.
+
+        Returns:
+            The failure, to be raised.
+        """
+        if self._failure is None:
+            self._failure = RankFailure(f"{why}; the service ends, so that all ranks start again together")
+            self._ended.set()
+            _log.error("%s", why)
+            self._on_loss(self._failure)
+        return self._failure
+
+    def close(self) -> None:
+        """Tells every follower that there is no more work."""
+        self._ended.set()
+        self._listening.close()
+        with self._turn:
+            for follower in self._followers.values():
+                try:
+                    follower.send(Kind.STOP)
+                except OSError as error:
+                    _log.warning("a rank could not be told to stop: %s", error)
+                follower.close()
+
+    def _greet(self, connection: socket.socket, peer: str) -> None:
+        follower = FrameSocket(connection, self._lost_after_s)
+        try:
+            rank = self._rank_of(_first_frame(follower))
+        except (OSError, ValueError) as error:
+            _log.warning("%s is no rank of this model: %s", peer, error)
+            follower.close()
+            return
+        self._seen[rank] = time.monotonic()
+        self._followers[rank] = follower
+
+    def _rank_of(self, hello: tuple[Kind, bytes]) -> int:
+        if hello[0] is not Kind.HELLO:
+            raise ValueError("it did not say who it is")
+        secret, _, rank = hello[1].decode().partition(" ")
+        if not hmac.compare_digest(secret, self.secret):
+            raise ValueError("it does not know the secret")
+        if int(rank) in self._followers or not 1 <= int(rank) < self._size:
+            raise ValueError(f"rank {rank} of {self._size} is not awaited")
+        return int(rank)
+
+    def _watch_all(self) -> None:
+        pause_s = self._lost_after_s / BEATS
+        while not self._ended.wait(pause_s):
+            for rank, follower in list(self._followers.items()):
+                try:
+                    self._look_at(rank, follower)
+                except OSError as error:
+                    if not self._ended.is_set():
+                        self.lose(f"rank {rank} of {self._size} is gone: {error}")
+                    return
+            self._beat()
+
+    def _look_at(self, rank: int, follower: FrameSocket) -> None:
+        while follower.readable(0):
+            for _ in follower.read():
+                self._seen[rank] = time.monotonic()
+        silent_s = time.monotonic() - self._seen[rank]
+        if silent_s > self._lost_after_s:
+            self.lose(
+                f"rank {rank} of {self._size} has been silent for {silent_s:.1f} s "
+                f"(parallel.lost_after_s = {self._lost_after_s:g})"
+            )
+
+    def _beat(self) -> None:
+        if not self._turn.acquire(blocking=False):  # work is being sent, which is a sign of life too
+            return
+        try:
+            for follower in list(self._followers.values()):
+                if follower.writable():
+                    follower.send(Kind.BEAT)
+        except OSError as error:
+            if not self._ended.is_set():
+                self.lose(f"a rank is gone: {error}")
+        finally:
+            self._turn.release()
+
+
+def _listen_at(address: str) -> socket.socket:
+    if address == LOOPBACK:
+        return socket.create_server((LOOPBACK, 0))
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
+
+
+def _first_frame(follower: FrameSocket) -> tuple[Kind, bytes]:
+    while True:
+        for frame in follower.read():
+            return frame
