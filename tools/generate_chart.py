@@ -37,6 +37,7 @@ OWNED = {
     "draft": _TARGET,
     "model": ("path", "device", "tokenizer"),
     "policy": ("table",),
+    "parallel": ("tensor_parallel_size", "launch", "rendezvous_port"),
 }
 
 _SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", Path: "string"}

@@ -39,6 +39,12 @@ def scaling(**values: Any) -> Values:
     return {"scheduler": {"autoscaling": values}}
 
 
+def group(**verify: Any) -> Values:
+    """Values of a verifier of two pods with two ranks each."""
+    base = {"tensorParallelSize": 4, "leaderWorkerSet": {"enabled": True}}
+    return {"verify": merged(base, verify)}
+
+
 CLAIM = volume(claim={"create": True})
 COPY = merged(
     volume(emptyDir={"enabled": True}),
@@ -73,6 +79,11 @@ _CHANGES: dict[str, Values] = {
     "gpu for the target only": {"verify": {"gpu": {"count": 1}}},
     "gpu of another vendor": {"verify": {"gpu": {"count": 1, "resource": "amd.com/gpu"}}},
     "gpu with surge": merged(GPU, {"verify": {"strategy": {"maxSurge": 1, "maxUnavailable": 0}}}),
+    "ranks on gpus": {"verify": {"tensorParallelSize": 4, "gpu": {"count": 1}}},
+    "ranks on processors": {"verify": {"tensorParallelSize": 2, "resources": {"limits": {"cpu": "6"}}}},
+    "patient ranks": {
+        "verify": {"tensorParallelSize": 2, "config": {"parallel": {"lost_after_s": 10}}},
+    },
     "gpu, runtime class": merged(GPU, {"verify": {"runtimeClassName": "nvidia"}}),
     "no shm": {"verify": {"shmSize": ""}},
     "much shm": {"verify": {"shmSize": "8Gi"}, "draft": {"shmSize": "512Mi"}},
@@ -190,5 +201,17 @@ _CHANGES: dict[str, Values] = {
     ),
 }
 
+_GROUPS: dict[str, Values] = {
+    "group": group(),
+    "groups on gpus": merged(GPU, group(replicas=3, tensorParallelSize=16)),
+    "group, all tls and tokens": merged(group(), {"tls": TLS, "auth": AUTH}),
+    "group with monitors": merged(group(), {"monitoring": {"kind": "PodMonitor"}}),
+    "group with hub": merged(group(), {"networkPolicy": {"workerEgress": [{"ports": [{"port": 443}]}]}}),
+    "group without policy": merged(group(), {"networkPolicy": {"enabled": False}, "pdb": {"enabled": False}}),
+}
+
 CASES: dict[str, Values] = {name: merged(BASE, change) for name, change in _CHANGES.items()}
 """From a name to complete values."""
+
+GROUPS: dict[str, Values] = {name: merged(BASE, change) for name, change in _GROUPS.items()}
+"""The same, with a verifier of several pods."""

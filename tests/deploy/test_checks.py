@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.deploy.cases import BASE, COPY, QUANTIZE, merged, scaling, volume
+from tests.deploy.cases import BASE, COPY, QUANTIZE, group, merged, scaling, volume
 from tests.deploy.helm import CHART, MAJORS, run, template
 
 KEDA = scaling(kind="keda")
@@ -60,7 +60,32 @@ REFUSED = {
         {"model": {"prepare": QUANTIZE}, "verify": {"replicas": 2}},
         "each of these pods would run model.prepare",
     ),
-    "several GPUs": ({"verify": {"gpu": {"count": 2}}}, "a service computes on one GPU"),
+    "several GPUs of a rank": (
+        {"verify": {"gpu": {"count": 2}}}, "computes on one GPU: set 1, and raise verify.tensorParallelSize",
+    ),
+    "several GPUs of a drafter": ({"draft": {"gpu": {"count": 2}}}, "and raise draft.replicas"),
+    "no rank": ({"verify": {"tensorParallelSize": 0}}, "verify.tensorParallelSize is 0"),
+    "captured steps of several ranks": (
+        {"verify": {"tensorParallelSize": 2, "config": {"model": {"cuda_graphs": True}}}}, "are not captured",
+    ),
+    "GPUs without shared memory": (
+        {"verify": {"tensorParallelSize": 2, "gpu": {"count": 1}, "shmSize": ""}},
+        "the 2 GPUs of a pod exchange through /dev/shm",
+    ),
+    "a group of one rank": (
+        group(tensorParallelSize=1), "1, which the 2 pods of verify.leaderWorkerSet.size cannot share",
+    ),
+    "a group of one pod": (group(leaderWorkerSet={"size": 1}), "a group of pods has at least 2"),
+    "ranks that pods cannot share": (group(tensorParallelSize=5), "cannot share equally; make it a multiple"),
+    "a port for two": (
+        group(leaderWorkerSet={"rendezvousPort": 9092}), "rendezvousPort is 9092, which is another port",
+    ),
+    "a name too long for a group": (
+        merged(group(), {"fullnameOverride": "n" * 40}), "set fullnameOverride to at most 36",
+    ),
+    "preparing in every pod of a group": (
+        merged(group(), {"model": {"prepare": QUANTIZE}}), "each of them would run model.prepare",
+    ),
 }  # fmt: skip
 
 OUTSIDE_THE_SCHEMA = {
@@ -72,6 +97,12 @@ OUTSIDE_THE_SCHEMA = {
     "port as text": ({"verify": {"port": "50052"}}, "port"),
     "port too large": ({"verify": {"port": 70000}}, "port"),
     "impatient probe": ({"probes": {"timeoutSeconds": 1}}, "timeoutSeconds"),
+    "draft service of several ranks": ({"draft": {"tensorParallelSize": 2}}, "tensorParallelSize"),
+    "ranks that the chart owns": (
+        {"verify": {"config": {"parallel": {"tensor_parallel_size": 2}}}},
+        "tensor_parallel_size",
+    ),
+    "misspelt group": ({"verify": {"leaderWorkerSet": {"pods": 2}}}, "pods"),
     "no verify pod": ({"verify": {"replicas": 0}}, "replicas"),
     "half a draft pod": ({"draft": {"replicas": 0.5}}, "replicas"),
     "address that the chart owns": (

@@ -8,6 +8,7 @@ each: what, the value, the remedy.
 {{- include "spearhead.checkSecurity" . -}}
 {{- include "spearhead.checkLifecycle" . -}}
 {{- include "spearhead.checkAutoscaling" . -}}
+{{- include "spearhead.checkRanks" . -}}
 {{- range $component := include "spearhead.components" . | splitList " " -}}
   {{- include "spearhead.checkWorkload" (dict "root" $ "component" $component) -}}
 {{- end -}}
@@ -46,6 +47,9 @@ each: what, the value, the remedy.
 {{- end -}}
 {{- if and (ne $prepare.kind "none") (not $volume.emptyDir.enabled) (gt (int .Values.verify.replicas) 1) -}}
   {{- fail (printf "verify.replicas is %d, and each of these pods would run model.prepare on the volume that they share; install with 1, then set model.prepare.kind to none and raise it" (int .Values.verify.replicas)) -}}
+{{- end -}}
+{{- if and (ne $prepare.kind "none") (not $volume.emptyDir.enabled) (include "spearhead.grouped" .) -}}
+  {{- fail (printf "verify.leaderWorkerSet has %d pods, and each of them would run model.prepare on the volume that they share; install with one pod, then set model.prepare.kind to none" (int .Values.verify.leaderWorkerSet.size)) -}}
 {{- end -}}
 {{- if and (eq $prepare.kind "quantize") $volume.emptyDir.enabled -}}
   {{- fail "model.prepare.kind is quantize, which would run in every pod that has a volume of its own; choose a volume that the pods share" -}}
@@ -118,7 +122,8 @@ each: what, the value, the remedy.
     {{- fail (printf "%s.replicas is %d, and a scheduler waits for at least one; set it to 1, or draft.enabled to false for plain decoding" $name (int $values.replicas)) -}}
   {{- end -}}
   {{- if gt (int $values.gpu.count) 1 -}}
-    {{- fail (printf "%s.gpu.count is %d; a service computes on one GPU: set 1, and raise %s.replicas for more requests" $name (int $values.gpu.count) $name) -}}
+    {{- $more := ternary "verify.tensorParallelSize for a larger model, verify.replicas for more requests" "draft.replicas for more requests" (eq $name "verify") -}}
+    {{- fail (printf "%s.gpu.count is %d; a process computes on one GPU: set 1, and raise %s" $name (int $values.gpu.count) $more) -}}
   {{- end -}}
   {{- if and $values.shmSize $values.resources.limits.memory -}}
     {{- $shm := include "spearhead.mebibytes" $values.shmSize | int -}}
@@ -127,6 +132,46 @@ each: what, the value, the remedy.
       {{- fail (printf "%s.shmSize (%s) counts as memory and takes all of resources.limits.memory (%s); raise the limit" $name $values.shmSize $values.resources.limits.memory) -}}
     {{- end -}}
   {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Ranks: what cannot be one verifier. */}}
+{{- define "spearhead.checkRanks" -}}
+{{- $verify := .Values.verify -}}
+{{- $ranks := int $verify.tensorParallelSize -}}
+{{- if lt $ranks 1 -}}
+  {{- fail (printf "verify.tensorParallelSize is %d; it must be at least 1" $ranks) -}}
+{{- end -}}
+{{- if and (gt $ranks 1) (dig "model" "cuda_graphs" false $verify.config) -}}
+  {{- fail (printf "verify.config.model.cuda_graphs is true and verify.tensorParallelSize %d; steps of several ranks are not captured: set it to false" $ranks) -}}
+{{- end -}}
+{{- if $verify.leaderWorkerSet.enabled -}}
+  {{- include "spearhead.checkGroup" . -}}
+{{- end -}}
+{{- $beside := include "spearhead.ranks" (dict "root" . "component" "verify") | int -}}
+{{- if and (gt $beside 1) (gt (int $verify.gpu.count) 0) (not $verify.shmSize) -}}
+  {{- fail (printf "verify.shmSize is empty, and the %d GPUs of a pod exchange through /dev/shm; set it to 1Gi or more" $beside) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "spearhead.checkGroup" -}}
+{{- $verify := .Values.verify -}}
+{{- $ranks := int $verify.tensorParallelSize -}}
+{{- $pods := int $verify.leaderWorkerSet.size -}}
+{{- if lt $pods 2 -}}
+  {{- fail (printf "verify.leaderWorkerSet.size is %d, and a group of pods has at least 2; set verify.leaderWorkerSet.enabled to false for one pod" $pods) -}}
+{{- end -}}
+{{- if ne (mod $ranks $pods) 0 -}}
+  {{- fail (printf "verify.tensorParallelSize is %d, which the %d pods of verify.leaderWorkerSet.size cannot share equally; make it a multiple" $ranks $pods) -}}
+{{- end -}}
+{{- $ports := list (int $verify.port) (int $verify.healthPort) (int $verify.metricsPort) -}}
+{{- if has (int $verify.leaderWorkerSet.rendezvousPort) $ports -}}
+  {{- fail (printf "verify.leaderWorkerSet.rendezvousPort is %d, which is another port of the pod (%v); choose a free one" (int $verify.leaderWorkerSet.rendezvousPort) $ports) -}}
+{{- end -}}
+{{- /* Labels end in the hash of a revision after the name of a pod's set, which is this name and a number. */ -}}
+{{- $name := include "spearhead.groupName" . -}}
+{{- if gt (len $name) 49 -}}
+  {{- fail (printf "the LeaderWorkerSet would be called %s, %d letters, and 49 fit; set fullnameOverride to at most 36" $name (len $name)) -}}
 {{- end -}}
 {{- end -}}
 

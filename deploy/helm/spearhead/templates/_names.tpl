@@ -35,11 +35,29 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels that select the pods of a service: dict root, component. They never change between versions. */}}
+{{/* Labels that select the pods of a service: dict root, component, and label, which is the component unless other
+pods than those behind the service are meant. They never change between versions. */}}
 {{- define "spearhead.selector" -}}
 app.kubernetes.io/name: {{ include "spearhead.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
-app.kubernetes.io/component: {{ .component }}
+app.kubernetes.io/component: {{ .label | default .component }}
+{{- end -}}
+
+{{/* "true" when a verifier is a group of pods. */}}
+{{- define "spearhead.grouped" -}}
+{{- if .Values.verify.leaderWorkerSet.enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* Pods of one verifier. */}}
+{{- define "spearhead.groupSize" -}}
+{{- if include "spearhead.grouped" . }}{{ .Values.verify.leaderWorkerSet.size }}{{ else }}1{{ end -}}
+{{- end -}}
+
+{{/* Ranks of one pod of a service: dict root, component. */}}
+{{- define "spearhead.ranks" -}}
+{{- if eq .component "verify" -}}
+  {{- div (int .root.Values.verify.tensorParallelSize) (include "spearhead.groupSize" .root | int) -}}
+{{- else -}}1{{- end -}}
 {{- end -}}
 
 {{/* All labels: dict root, component. */}}

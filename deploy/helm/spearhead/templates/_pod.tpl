@@ -55,7 +55,12 @@ containers:
       {{- if include "spearhead.tls" . }}
       - {name: health, containerPort: {{ $values.healthPort }}, protocol: TCP}
       {{- end }}
+      {{- if not .label }}
       - {name: metrics, containerPort: {{ $values.metricsPort }}, protocol: TCP}
+      {{- end }}
+      {{- if and (eq .component "verify") (include "spearhead.grouped" $root) }}
+      - {name: rendezvous, containerPort: {{ $values.leaderWorkerSet.rendezvousPort }}, protocol: TCP}
+      {{- end }}
     {{- include "spearhead.probes" . | nindent 4 }}
     lifecycle:
       preStop:
@@ -187,7 +192,7 @@ livenessProbe:
 {{- $resources := deepCopy $values.resources -}}
 {{- if ne .component "scheduler" -}}
   {{- if gt (int $values.gpu.count) 0 -}}
-    {{- $_ := set $resources "limits" (mergeOverwrite (dict) ($resources.limits | default dict) (dict $values.gpu.resource (int $values.gpu.count))) -}}
+    {{- $_ := set $resources "limits" (mergeOverwrite (dict) ($resources.limits | default dict) (dict $values.gpu.resource (mul (int $values.gpu.count) (include "spearhead.ranks" . | int)))) -}}
   {{- end -}}
 {{- end -}}
 {{- toYaml $resources -}}

@@ -31,8 +31,21 @@ has to agree with ports, volumes and secrets is no value. As JSON, section to ke
   {{- /* A limit in whole cores: a thread more than that is throttled in the middle of a step. */ -}}
   {{- $cores := $values.resources.limits.cpu | toString -}}
   {{- $threads := dict -}}
-  {{- if regexMatch "^[1-9][0-9]*$" $cores -}}{{- $threads = dict "threads" (int $cores) -}}{{- end -}}
+  {{- if regexMatch "^[1-9][0-9]*$" $cores -}}
+    {{- $threads = dict "threads" (max 1 (div (int $cores) (include "spearhead.ranks" . | int))) -}}
+  {{- end -}}
   {{- $_ := set $settings "model" (mergeOverwrite $threads ($settings.model | default dict) $own) -}}
+  {{- if and (eq .component "verify") (gt (int $values.tensorParallelSize) 1) -}}
+    {{- $parallel := dict "tensor_parallel_size" (int $values.tensorParallelSize) "launch" "spawn" -}}
+    {{- $patience := dict -}}
+    {{- if include "spearhead.grouped" $root -}}
+      {{- $_ := set $parallel "launch" "environment" -}}
+      {{- $_ := set $parallel "rendezvous_port" (int $values.leaderWorkerSet.rendezvousPort) -}}
+      {{- /* Pods of a group may wait for nodes and images, each for itself. */ -}}
+      {{- $patience = dict "start_timeout_s" (int $values.startupSeconds) -}}
+    {{- end -}}
+    {{- $_ := set $settings "parallel" (mergeOverwrite $patience ($settings.parallel | default dict) $parallel) -}}
+  {{- end -}}
 {{- end -}}
 {{- $settings | toJson -}}
 {{- end -}}
