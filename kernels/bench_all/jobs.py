@@ -56,6 +56,11 @@ def timings(peers: Path | None, configs: Path, out: Path) -> list[Job]:
             arguments=("--shapes", "13b,70b-tp2", *plans),
         ),
         Job(
+            name="layer-8b-gated",
+            module="kernels.compensator.bench",
+            arguments=("--shapes", "8b", "--rows", FEW_ROWS, "--gated", *plans),
+        ),
+        Job(
             name="profile-8b",
             module="kernels.profile",
             arguments=("--shapes", "8b", "--output", str(out / "latency-8b.json"), *plans),

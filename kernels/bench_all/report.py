@@ -42,6 +42,7 @@ def claims(documents: Sequence[Row]) -> list[Claim]:
     """
     grouped = [row for row in _rows(documents, "kernels.w4a16", group=128) if "front" in row]
     layers = _rows(documents, "kernels.compensator")
+    gated = _rows(documents, "kernels.compensator", gated=True)
     found = [
         *_ratios("W4+EC / Marlin, M 1 to 16", _between(grouped, 1, 16), _over(("marlin",)), 0.75, 0.95),
         *_ratios(
@@ -61,6 +62,7 @@ def claims(documents: Sequence[Row]) -> list[Claim]:
         *_ratios(
             "a layer with / without compensators, M 1 to 64", _between(layers, 1, 64), _cost, 1.05, None
         ),
+        *_ratios("the same with gates", _between(gated, 1, 64), _cost, None, None),
     ]
     for shape, limit in (("8b gate_up", 0.78), ("8b down", 0.70)):
         for row in (row for row in grouped if (row["shape"], row["rows"]) == (shape, 1)):
@@ -114,11 +116,15 @@ def lines(documents: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def _rows(documents: Iterable[Row], benchmark: str, group: int | None = None) -> list[Row]:
+def _rows(
+    documents: Iterable[Row], benchmark: str, group: int | None = None, *, gated: bool = False
+) -> list[Row]:
     return [
         row
         for document in documents
-        if document.get("benchmark") == benchmark and group in (None, document.get("group"))
+        if document.get("benchmark") == benchmark
+        and group in (None, document.get("group"))
+        and document.get("gated", False) == gated
         for row in document["rows"]
     ]
 

@@ -62,6 +62,7 @@ def _measured(options: argparse.Namespace) -> Iterator[Row]:
             MODELS[name],
             group=options.group,
             rank=options.rank,
+            gated=options.gated,
             dtype=_DTYPES[options.dtype],
             plans=plans,
             rows=max(rows),
@@ -95,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--dtype", default="bfloat16", choices=_DTYPES)
     parser.add_argument("--configs", type=Path, default=CONFIGS, help="folder of the plans")
+    parser.add_argument("--gated", action="store_true", help="compensators with gates")
     parser.add_argument("--gate", action="store_true", help="check every path and time nothing")
     return parser
 

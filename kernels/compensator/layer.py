@@ -63,6 +63,7 @@ class Layers:
         model: Dimensions, on one GPU.
         group: Group size, 0 = per channel.
         rank: Of each projection's compensator.
+        gated: Whether they have gates.
         dtype: Compute type.
         plans: Of the GPU.
         rows: Most rows.
@@ -76,6 +77,7 @@ class Layers:
         *,
         group: int,
         rank: int,
+        gated: bool = False,
         dtype: torch.dtype,
         plans: Plans,
         rows: int,
@@ -86,7 +88,7 @@ class Layers:
         self.copies = rotation(weights) if copies is None else copies
         self.parts: list[Part] = []
         for shape in model.products:
-            product = draw(shape, group, rank, dtype, device=device, copies=self.copies)
+            product = draw(shape, group, rank, dtype, device=device, copies=self.copies, gated=gated)
             width = product.compensators[0].code_width
             plan = replace(plans.of(product.weights[0]), dense_from=None)
             front = Front(shape, code_width=width, rows=rows, dtype=dtype, device=device)

@@ -81,8 +81,9 @@ def _products(setup: Setup, shape: Shape) -> Iterator[KernelTime]:
     entry = partial(_entry, name=shape.name, k=weight.in_features, calls=setup.model.layer_count)
     for rows in setup.rows:
         x = product.inputs(rows)
-        codes = torch.randn(1, rows, width, device=setup.device)
         factors = cold(product.compensators[0], rows)
+        codes = front.run(rows, factors[0]).codes
+        assert codes is not None  # with a compensator there are some
         _gate(product, plan, workspace, x, codes)
         for rank in (0, width):
             multiply = partial(_multiply, product, plan, workspace, x, codes if rank else None)

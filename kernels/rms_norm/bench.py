@@ -26,28 +26,35 @@ MOST_COPIES = 1024  # of inputs and A in one rotation
 BOUND = 2e-3  # float16, three roundings
 
 
-def compensator(columns: int) -> GpuCompensator:
-    """Gated, of three projections, as q, k and v have them."""
+def compensator(columns: int, *, gated: bool) -> GpuCompensator:
+    """Of three projections, as q, k and v have them."""
     a = torch.randn(RANK, columns, device="cuda", dtype=torch.float16) * columns**-0.5
     shapes = ((RANK, RANK), (RANK,), (RANK, RANK), (RANK,))
     w1, b1, w2, b2 = (torch.randn(shape, device="cuda") for shape in shapes)
-    return pack_compensators([Factors(a=a, b=a[:, :1].T, gate=(w1, b1, w2, b2))] * PROJECTIONS, torch.float16)
+    factors = Factors(a=a, b=a[:, :1].T, gate=(w1, b1, w2, b2) if gated else None)
+    return pack_compensators([factors] * PROJECTIONS, torch.float16)
 
 
 def main() -> None:
     """Measures every width and row count, with and without codes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
-    row_counts, bandwidth = parser.parse_args().rows, copy_bytes_s()
+    parser.add_argument("--gated", action="store_true", help="compensators with gates")
+    options, bandwidth = parser.parse_args(), copy_bytes_s()
     print(f"copies at {bandwidth / 1e12:.2f} TB/s\nmodel  rows  plain us  codes us  bound us")
-    found, complete = collect(_measured(row_counts, bandwidth), _shown)
-    print(last_line("kernels.rms_norm", found, complete=complete, copy_bytes_s=bandwidth))
+    found, complete = collect(_measured(options.rows, bandwidth, gated=options.gated), _shown)
+    print(
+        last_line("kernels.rms_norm", found, complete=complete, copy_bytes_s=bandwidth, gated=options.gated)
+    )
 
 
-def _measured(row_counts: Sequence[int], bandwidth: float) -> Iterator[Row]:
+def _measured(row_counts: Sequence[int], bandwidth: float, *, gated: bool) -> Iterator[Row]:
     for rows in row_counts:
         for name, columns in WIDTHS.items():
-            packed, weight = compensator(columns), torch.randn(columns, device="cuda", dtype=torch.float16)
+            packed, weight = (
+                compensator(columns, gated=gated),
+                torch.randn(columns, device="cuda", dtype=torch.float16),
+            )
             workspace = code_workspace(rows, columns, packed.code_width, weight.device)
             touched = 4 * rows * columns * 2 + packed.down.nbytes
             copies = min(max(-(-ROTATED_BYTES // touched), 2), MOST_COPIES)

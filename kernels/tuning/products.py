@@ -60,16 +60,18 @@ def draw(
     *,
     device: torch.device = _CUDA,
     copies: int | None = None,
+    gated: bool = False,
 ) -> Product:
     """Draws a product.
 
     Args:
         shape: What to multiply.
         group_size: 0 = per channel.
-        rank: Of each projection's gated compensator.
+        rank: Of each projection's compensator.
         dtype: Compute type.
         device: Where.
         copies: Weights; ``None`` = as many as rotate past the L2.
+        gated: Compensators have gates, which calibration leaves out unless it is told otherwise.
     """
     first = _weight(shape, group_size, device)
     count = rotation(first.nbytes) if copies is None else copies
@@ -77,7 +79,8 @@ def draw(
     return Product(
         weights=weights,
         compensators=[
-            draw_compensator(shape.outputs, shape.in_features, rank, dtype, device) for _ in weights
+            draw_compensator(shape.outputs, shape.in_features, rank, dtype, device, gated=gated)
+            for _ in weights
         ],
         dense=dequantized(first).to(dtype),
         dtype=dtype,
@@ -125,9 +128,15 @@ def _weight(shape: Shape, group_size: int, device: torch.device) -> GpuWeight:
 
 
 def draw_compensator(
-    outputs: Sequence[int], in_features: int, rank: int, dtype: torch.dtype, device: torch.device
+    outputs: Sequence[int],
+    in_features: int,
+    rank: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    gated: bool = False,
 ) -> GpuCompensator:
-    """Draws gated compensators of the projections of one product.
+    """Draws compensators of the projections of one product.
 
     Args:
         outputs: N of each projection.
@@ -135,6 +144,7 @@ def draw_compensator(
         rank: Of each, and width of its gate.
         dtype: Compute type.
         device: Where.
+        gated: With gates.
     """
 
     def normal(*size: int) -> Tensor:
@@ -144,7 +154,7 @@ def draw_compensator(
         Factors(
             a=normal(rank, in_features) / in_features**0.5,
             b=normal(count, rank) / 10,
-            gate=(normal(rank, rank), normal(rank), normal(rank, rank), normal(rank)),
+            gate=(normal(rank, rank), normal(rank), normal(rank, rank), normal(rank)) if gated else None,
         )
         for count in outputs
     ]

@@ -62,8 +62,8 @@ def main() -> None:
     print(f"copies at {bytes_s / 1e12:.2f} TB/s")
     print(_line("shape", "rows", _CELLS))
     rows, complete = collect(_measured(options, bytes_s), _shown)
-    setup = {"group": options.group, "rank": options.rank, "dtype": options.dtype, "copy_bytes_s": bytes_s}
-    print(last_line("kernels.w4a16", rows, complete=complete, **setup))
+    setup = {"group": options.group, "rank": options.rank, "gated": options.gated, "dtype": options.dtype}
+    print(last_line("kernels.w4a16", rows, complete=complete, copy_bytes_s=bytes_s, **setup))
     wrong = [row for row in rows if any(str(row.get(name)).startswith("wrong") for name in OURS)]
     raise SystemExit(1 if wrong else 0)
 
@@ -77,7 +77,8 @@ def _measured(options: argparse.Namespace, bytes_s: float) -> Iterator[Row]:
     for model, shape in shapes_of(options.shapes):
         if shape.name not in options.layers.split(","):
             continue
-        product = draw(shape, options.group, options.rank, dtype, copies=2 if options.gate else None)
+        copies = 2 if options.gate else None
+        product = draw(shape, options.group, options.rank, dtype, copies=copies, gated=options.gated)
         weight = product.weights[0]
         paths = Paths(product, shape, plans.of(weight), peers, rows=max(rows), wanted=wanted)
         for count in rows:
@@ -105,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", default="bfloat16", choices=_DTYPES)
     parser.add_argument("--configs", type=Path, default=CONFIGS, help="folder of the plans")
     parser.add_argument("--peers", type=Path, help="folder with vllm_c.so and scalar_type.py")
+    parser.add_argument("--gated", action="store_true", help="compensators with gates")
     parser.add_argument("--gate", action="store_true", help="check every path and time nothing")
     return parser
 

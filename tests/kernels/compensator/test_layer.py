@@ -25,11 +25,12 @@ SMALL = ModelShape(
 )
 
 
-def layers(rows: int):
+def layers(rows: int, *, gated: bool = False):
     return layer.Layers(
         SMALL,
         group=0,
         rank=16,
+        gated=gated,
         dtype=torch.float16,
         plans=Plans("none", 132, Path("nowhere")),
         rows=rows,
@@ -38,9 +39,10 @@ def layers(rows: int):
     )
 
 
+@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(("rows", "paths"), [(3, layer.FEW_ROWS), (128, layer.MANY_ROWS)])
-def test_every_path_follows_the_law(rows, paths):
-    outcome = measure(layers(rows), rows, timed=False)
+def test_every_path_follows_the_law(rows, paths, gated):
+    outcome = measure(layers(rows, gated=gated), rows, timed=False)
     assert outcome == dict.fromkeys(paths, "right")
 
 

@@ -20,14 +20,14 @@ PLAN = LayerPlan(
 )
 
 
-def all_paths(wanted=paths.COLUMNS):
-    product = draw(QKV, 128, 16, torch.float16, device=torch.device(DEVICE), copies=2)
+def all_paths(wanted=paths.COLUMNS, *, gated=False):
+    product = draw(QKV, 128, 16, torch.float16, device=torch.device(DEVICE), copies=2, gated=gated)
     return product, paths.Paths(product, QKV, PLAN, None, rows=20, wanted=wanted)
 
 
-@pytest.mark.parametrize("rows", [1, 20])
-def test_every_path_passes_its_gate(rows):
-    product, found = all_paths()
+@pytest.mark.parametrize(("rows", "gated"), [(1, False), (1, True), (20, False), (20, True)])
+def test_every_path_passes_its_gate(rows, gated):
+    product, found = all_paths(gated=gated)
     outcome = bench.measure(found, product.inputs(rows), timed=False)
     assert set(outcome.values()) == {"right"}, outcome
     expected = {*paths.OURS, "fp16"} - ({"single"} if rows > 16 else set())
