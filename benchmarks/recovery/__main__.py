@@ -36,18 +36,28 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="artefacts, stages, reports, results")
     parser.add_argument("--section", action="append", choices=SECTIONS, help="default: all; repeatable")
     parser.add_argument("--base", action="append", choices=BASES, help="default: all; repeatable")
+    parser.add_argument(
+        "--budget", action="append", type=float, help="share of bytes; default: all; repeatable"
+    )
     parser.add_argument("--size", choices=SIZES, default="full" if torch.cuda.is_available() else "reduced")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a segment")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
-    wanted = arguments.base or tuple(BASES)
+    bases, budgets = arguments.base, arguments.budget
     plan = {
-        section: [case for case in cases(section, SIZES[arguments.size]) if case.base in wanted]
+        section: [
+            case
+            for case in cases(section, SIZES[arguments.size])
+            if (not bases or case.base in bases) and (not budgets or case.budget in budgets)
+        ]
         for section in arguments.section or SECTIONS
     }
     empty = [section for section, chosen in plan.items() if not chosen]
     if empty:
-        parser.error(f"no case of --base {', '.join(wanted)} in section {', '.join(empty)}; leave either out")
+        chosen = [f"--base {base}" for base in bases or ()] + [
+            f"--budget {share:g}" for share in budgets or ()
+        ]
+        parser.error(f"no case of {', '.join(chosen)} in section {', '.join(empty)}; leave either out")
     facts: dict[str, Any] = {
         **environment(),
         "command": shlex.join(["python", "-m", "benchmarks.recovery", *sys.argv[1:]]),

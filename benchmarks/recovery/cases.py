@@ -63,7 +63,6 @@ SIZES = {
         segments=24,
         bits=(16, 4),
         baseline_budgets=(0.01, 0.022),
-        random_seeds=(0, 1),
     ),
     "reduced": Size(
         recipe=CalibrationConfig.of_recipe("reduced"),

@@ -95,7 +95,10 @@ def rms_norm_kernel(
 ):
     """Grid ``(row tiles, slices / RUN)``; BLOCK_K columns a step of the mean square, BLOCK_C a slice."""
     first_row, first_part = tl.program_id(0).to(tl.int64) * TILE_ROWS, tl.program_id(1) * RUN
-    if SEGMENTS > 0:  # asked for first, since it comes from furthest away
+    # Constants are asked for first, since they come from furthest away.
+    first_cols = first_part * BLOCK_C + tl.arange(0, BLOCK_C)
+    factor = tl.load(weight + first_cols, mask=first_cols < K, other=0.0)
+    if SEGMENTS > 0:
         block = load_a(a, first_part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
@@ -108,9 +111,10 @@ def rms_norm_kernel(
     for index in range(RUN):
         part = first_part + index
         cols = part * BLOCK_C + tl.arange(0, BLOCK_C)
-        factor = tl.load(weight + cols, mask=cols < K, other=0.0).to(tl.float32)
-        if SEGMENTS > 0 and RUN > 1:
-            block = load_a(a, part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+        if RUN > 1:
+            factor = tl.load(weight + cols, mask=cols < K, other=0.0)
+            if SEGMENTS > 0:
+                block = load_a(a, part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
         for place in tl.static_range(TILE_ROWS):
             row = first_row + place
             mask = cols < tl.where(row < row_count, K, 0)
@@ -121,7 +125,7 @@ def rms_norm_kernel(
                 tl.store(hidden + row * K + cols, value.to(hidden.dtype.element_ty), mask=mask)
             scale = tl.sum(tl.where(tile == place, scales, 0.0))
             scaled = (value * scale).to(y.dtype.element_ty).to(tl.float32)
-            normed = (scaled * factor).to(y.dtype.element_ty)
+            normed = (scaled * factor.to(tl.float32)).to(y.dtype.element_ty)
             tl.store(y + row * K + cols, normed, mask=mask)
             if SEGMENTS > 0:
                 finish_codes(

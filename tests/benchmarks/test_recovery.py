@@ -54,10 +54,14 @@ def test_one_base_is_measured_alone(tiny_checkpoint: Callable[..., Path], tmp_pa
     assert [row["base"] for row in rows] == ["gptq"]
     assert done.stderr.count("self-sampling: finished in an earlier run") == 1
     refused = subprocess.run(
-        [*command, "--section", "budgets"], capture_output=True, text=True, timeout=250, check=False
+        [*command, "--section", "budgets", "--budget", "0.3"],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
     )
     assert refused.returncode == 2
-    assert "no case of --base gptq in section budgets" in refused.stderr
+    assert "no case of --base gptq, --budget 0.3 in section budgets" in refused.stderr
 
 
 def test_sections_of_earlier_runs_stay_with_what_they_are_from(tmp_path: Path) -> None:
