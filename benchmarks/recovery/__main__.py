@@ -54,10 +54,9 @@ def main() -> None:
     }
     empty = [section for section, chosen in plan.items() if not chosen]
     if empty:
-        chosen = [f"--base {base}" for base in bases or ()] + [
-            f"--budget {share:g}" for share in budgets or ()
-        ]
-        parser.error(f"no case of {', '.join(chosen)} in section {', '.join(empty)}; leave either out")
+        asked = [f"--base {base}" for base in bases or ()]
+        asked += [f"--budget {share:g}" for share in budgets or ()]
+        parser.error(f"no case of {', '.join(asked)} in section {', '.join(empty)}; leave either out")
     facts: dict[str, Any] = {
         **environment(),
         "command": shlex.join(["python", "-m", "benchmarks.recovery", *sys.argv[1:]]),
