@@ -67,8 +67,3 @@ class VerifyConfig:
                 f"model.cuda_graphs is true and parallel.tensor_parallel_size {size}; steps of several ranks "
                 "are not captured: set model.cuda_graphs to false"
             )
-        if self.model.device.startswith("cuda:"):
-            raise ValueError(
-                f'model.device is {self.model.device!r}, one GPU for {size} ranks; write "cuda", and each '
-                "rank takes the GPU of its number within the machine"
-            )

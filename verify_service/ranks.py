@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from spearhead.errors import RankFailure, SpearheadError
+from spearhead.errors import ConfigError, RankFailure, SpearheadError
 from spearhead.model.parallel.children import Children
 from spearhead.model.parallel.group import FollowerGroup
 from spearhead.model.parallel.place import RankPlace
@@ -34,8 +34,16 @@ def of_rank(config: VerifyConfig, place: RankPlace) -> VerifyConfig:
     Args:
         config: Of all ranks.
         place: Of this rank.
+
+    Raises:
+        ConfigError: All ranks would take one GPU.
     """
     model = config.model
+    if model.device.startswith("cuda:"):
+        raise ConfigError(
+            f'model.device is {model.device!r}, one GPU for {place.size} ranks; write "cuda", and each rank '
+            "takes the GPU of its number within the machine"
+        )
     if model.device == "cuda":
         return replace(config, model=replace(model, device=f"cuda:{place.local_rank}"))
     threads = model.threads or max(torch.get_num_threads() // (1 + len(place.starts)), 1)
