@@ -20,7 +20,7 @@ from spearhead.model.checkpoint import (
     open_checkpoint,
 )
 from spearhead.model.checkpoint.layout import scheme_groups
-from spearhead.model.device import compute_device
+from spearhead.model.device import compute_device, compute_dtypes
 from spearhead.model.loading import LoadedModel, load_model
 from spearhead.model.parallel import ALONE, Ranks, Shard, plan_shards
 from spearhead.model.parallel.agreement import check_same, total
@@ -107,15 +107,9 @@ def _join(
     device = compute_device(config.model)
     ranks = group.join(device)
     settings = replace(config.model, path="", device=device.type, threads=0)
-    same = (
-        __version__,
-        torch.__version__,
-        checkpoint.revision,
-        held,
-        config.variants,
-        config.kv_cache,
-        settings,
-    )
+    dtypes = compute_dtypes(config.model, device)
+    versions = (__version__, torch.__version__)
+    same = (*versions, checkpoint.revision, held, dtypes, config.variants, config.kv_cache, settings)
     check_same(ranks, repr(same), device)
     return ranks, shards[ranks.rank]
 

@@ -95,6 +95,8 @@ class DistributedRanks:
             # Left alone, gloo listens on whatever address the machine's own name stands for.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         cuda = device.type == "cuda"
+        if cuda:
+            torch.cuda.set_device(device)  # of this thread, the only one that computes
         try:
             dist.init_process_group(
                 "nccl" if cuda else "gloo",

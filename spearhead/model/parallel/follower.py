@@ -83,5 +83,5 @@ class Follower:
                 if time.monotonic() - beaten > pause_s and self._leader.writable():
                     self._leader.send(Kind.BEAT)
                     beaten = time.monotonic()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: what came is no frame
             self._on_loss(RankFailure(f"rank 0, which leads, is lost: {error}; this rank ends"))

@@ -102,7 +102,6 @@ class Leader:
         if self._failure is None:
             self._failure = RankFailure(f"{why}; the service ends, so that all ranks start again together")
             self._ended.set()
-            _log.error("%s", why)
             self._on_loss(self._failure)
         return self._failure
 
@@ -110,6 +109,8 @@ class Leader:
         """Tells every follower that there is no more work."""
         self._ended.set()
         self._listening.close()
+        if self._watch.is_alive():
+            self._watch.join(self._lost_after_s)
         with self._turn:
             for follower in self._followers.values():
                 try:

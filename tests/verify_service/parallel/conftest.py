@@ -52,11 +52,7 @@ class Service:
 
     def readiness(self) -> Iterator[bool]:
         """Each state of readiness as it comes."""
-        request = health_pb2.HealthCheckRequest(service="readiness")
-        watch = health_pb2_grpc.HealthStub(self.channel).Watch(
-            request, timeout=DEADLINE_S, wait_for_ready=True
-        )
-        return (state.status == SERVING for state in watch)
+        return watch(self.channel, "readiness")
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[Callable[..., Any]]:
@@ -73,16 +69,23 @@ class Service:
         requests.put(None)
 
 
+def watch(channel: grpc.Channel, name: str) -> Iterator[bool]:
+    """Each state of a part of health as it comes."""
+    request = health_pb2.HealthCheckRequest(service=name)
+    states = health_pb2_grpc.HealthStub(channel).Watch(request, timeout=DEADLINE_S, wait_for_ready=True)
+    return (state.status == SERVING for state in states)
+
+
 @pytest.fixture
 def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     """``start_ranks(model, **{"section.key": value}) -> Service`` of two ranks, spawned by the first.
 
-    ``by_hand=True`` starts each rank as torchrun would.
+    ``by="torchrun"`` starts each rank as torchrun does, ``by="pods"`` as two pods of a LeaderWorkerSet do.
     """
     services: list[Service] = []
     with tempfile.TemporaryDirectory(prefix="sp") as folder, contextlib.ExitStack() as stack:
 
-        def start(model: Path, *, by_hand: bool = False, size: int = 2, **settings: Any) -> Service:
+        def start(model: Path, *, by: str = "spawn", size: int = 2, **settings: Any) -> Service:
             address = f"unix:{folder}/{len(services)}.sock"
             log = stack.enter_context((tmp_path / f"ranks-{len(services)}.log").open("w+"))
             values = {
@@ -90,20 +93,16 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Service]]:
                 "model.dtype": "float32",
                 "model.threads": 1,
                 "kv_cache.page_count": 96,
-                "server.listen": address,
                 "parallel.tensor_parallel_size": size,
-                "parallel.launch": "environment" if by_hand else "spawn",
-            }
-            words = [sys.executable, "-m", "verify_service"]
-            words += [
-                word for key, value in (values | settings).items() for word in ("--set", f"{key}={value}")
-            ]
-            port = free_port()
+                "parallel.launch": "spawn" if by == "spawn" else "environment",
+                "parallel.rendezvous_port": free_port(),
+            } | settings
             processes = []
-            for rank in range(size if by_hand else 1):
-                place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
-                given = {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
-                environment = {**os.environ, **(given if by_hand else {})}
+            for number, place in enumerate(places(by, size, values["parallel.rendezvous_port"])):
+                own = {"server.listen": address + f".{number}" * (number > 0)}
+                words = [sys.executable, "-m", "verify_service"]
+                words += [f"--set={key}={value}" for key, value in (values | own).items()]
+                environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
                 processes.append(
                     subprocess.Popen(words, cwd=ROOT, env=environment, stdout=log, stderr=log, text=True)
                 )
@@ -122,6 +121,17 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         yield start
 
 
+def places(by: str, size: int, port: int) -> list[dict[str, Any]]:
+    """The environment of each process that is started by hand."""
+    if by == "torchrun":
+        meeting = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return [{"RANK": rank, "LOCAL_RANK": rank, **meeting} for rank in range(size)]
+    if by == "pods":
+        group = {"LWS_LEADER_ADDRESS": "127.0.0.1", "LWS_GROUP_SIZE": 2}
+        return [{"LWS_WORKER_INDEX": pod, **group} for pod in range(2)]
+    return [{}]
+
+
 def end(process: subprocess.Popen) -> None:
     """Ends a rank; those that it started end by themselves."""
     process.kill()
@@ -132,6 +142,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def probe() -> Callable[[str, str], bool]:
+    """``probe(address, name)`` returns when a part of health serves at an address."""
+
+    def ask(address: str, name: str) -> bool:
+        with grpc.insecure_channel(address) as channel:
+            return any(watch(channel, name))
+
+    return ask
 
 
 GREEDY = types_pb2.WorkerSampling(temperature=0, top_p=1, repetition_penalty=1)

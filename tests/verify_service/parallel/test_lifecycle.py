@@ -31,7 +31,7 @@ def fails_with_unavailable(step, item) -> bool:
 def test_a_lost_rank_fails_the_step_turns_health_red_and_ends_the_service(
     number, start_ranks, tiny_checkpoint, step_item
 ):
-    service = start_ranks(tiny_checkpoint("llama"), **{"parallel.lost_after_s": 2})
+    service = start_ranks(tiny_checkpoint("llama"), by="torchrun", **{"parallel.lost_after_s": 2})
     readiness = service.readiness()
     assert next(readiness)
     with service.stepping() as step:
@@ -56,7 +56,7 @@ def test_an_idle_service_notices_a_rank_that_is_gone(start_ranks, tiny_checkpoin
 def test_a_drain_ends_the_step_in_hand_and_then_all_ranks_without_an_error(
     start_ranks, tiny_checkpoint, step_item
 ):
-    service = start_ranks(tiny_checkpoint("llama"), by_hand=True)
+    service = start_ranks(tiny_checkpoint("llama"), by="torchrun")
     with service.stepping() as step:
         assert step(step_item(1, PROMPT)).results[0].computed_length == len(PROMPT)
         service.followers[0].terminate()  # as torchrun does it: to all ranks
@@ -69,8 +69,13 @@ def test_a_drain_ends_the_step_in_hand_and_then_all_ranks_without_an_error(
     assert "CRITICAL" not in log
 
 
-def test_ranks_end_when_their_leader_is_killed(start_ranks, tiny_checkpoint):
-    service = start_ranks(tiny_checkpoint("llama"), by_hand=True)
+def test_a_pod_without_the_leader_answers_probes_and_ends_when_the_leader_is_killed(
+    start_ranks, tiny_checkpoint, probe
+):
+    service = start_ranks(tiny_checkpoint("llama"), by="pods")
+    for name in ("startup", "readiness", "liveness"):
+        assert probe(f"{service.address}.1", name)
+    assert service.info().rank_count == 2
     service.leader.kill()
     assert gone(service.followers)
     assert "rank 0, which leads, is lost" in service.log.read_text()

@@ -106,7 +106,7 @@ def test_drafts_chunks_prefix_hits_preemption_and_variants_change_no_token(
 def test_ranks_that_were_started_one_by_one_serve_and_measure_what_they_do_together(
     start_ranks, tiny_checkpoint, step_item, alone
 ):
-    service = start_ranks(tiny_checkpoint("llama"), by_hand=True, **VARIANTS)
+    service = start_ranks(tiny_checkpoint("llama"), by="torchrun", **VARIANTS)
     request = verify_pb2.VerifyServiceProfileKernelsRequest(rows=[1, 4], contexts=[16])
     profile = service.stub.ProfileKernels(request, timeout=60).profile
     assert profile.device.endswith(", float32, 2 ranks")
