@@ -19,6 +19,16 @@ def check_protocol(version: int) -> None:
         )
 
 
+def device_name(model: LoadedModel) -> str:
+    """Where a model computes, such as ``cpu``, ``cuda:0`` or, over ranks, ``4 x cuda``.
+
+    Latency tables are recognised by it: what one rank measured says nothing about several.
+    """
+    if model.rank_count == 1:
+        return model.device
+    return f"{model.rank_count} x {model.device.partition(':')[0]}"
+
+
 def model_info(model: LoadedModel) -> types_pb2.ModelInfo:
     """The wire form of a loaded model."""
     engine = model.engine
@@ -33,7 +43,7 @@ def model_info(model: LoadedModel) -> types_pb2.ModelInfo:
         kv_page_count=engine.pages.page_count,
         dtype=model.dtype,
         weight_dtype=model.weight_dtype,
-        device=model.device,
+        device=device_name(model),
         eos_token_ids=model.eos_token_ids,
         batch_invariant=model.batch_invariant,
         weight_bytes=engine.weight_bytes,

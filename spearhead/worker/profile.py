@@ -10,12 +10,13 @@ from spearhead.model.engine import SequenceEngine
 from spearhead.model.loading import LoadedModel
 from spearhead.model.profiler import Latency
 from spearhead.v1 import types_pb2
+from spearhead.worker.info import device_name
 
 
 def kernel_profile(model: LoadedModel, variant: str, latencies: Sequence[Latency]) -> types_pb2.KernelProfile:
     """Adds what the numbers are valid for."""
     return types_pb2.KernelProfile(
-        device=f"{model.device}: {_hardware(model.device)}, {model.dtype}{_ranks(model.rank_count)}",
+        device=f"{device_name(model)}: {_hardware(model.device)}, {model.dtype}",
         versions=[f"torch {torch.__version__}"],
         revision=model.revision,
         variant=variant,
@@ -48,10 +49,6 @@ def check_profile_size(engine: SequenceEngine, rows: Sequence[int], contexts: Se
         bad = [value for value in values if not 1 <= value <= limit]
         if bad:
             raise InvalidRequest(f"{name} has {bad[0]}; it must be from 1 to {limit}", field=name)
-
-
-def _ranks(count: int) -> str:
-    return f", {count} ranks" if count > 1 else ""
 
 
 def _hardware(device: str) -> str:
