@@ -18,7 +18,7 @@ from spearhead.rpc import Server
 from spearhead.telemetry import Telemetry, TelemetryConfig
 from spearhead.worker.ending import Ending
 from spearhead.worker.model_thread import ModelThread
-from spearhead.worker.serving import leave
+from spearhead.worker.serving import announce, leave
 from verify_service.config import VerifyConfig
 from verify_service.loading import load
 
@@ -91,8 +91,6 @@ async def follow(config: VerifyConfig, place: RankPlace, arguments: Sequence[str
     finally:
         telemetry.shutdown()
         thread.close(wait=False)
-    if failure is not None:
-        _log.critical("%s", failure.message)
     leave(thread, failure)
 
 
@@ -113,13 +111,8 @@ async def _work(
     engine = loading.result().result[0].engine
     joined.set()
     if server is not None:
-        server.health.watch_heartbeat(
-            lambda: thread.last_progress_s, lambda: thread.busy, config.stuck_after_s
-        )
-        server.health.set_started()
-        server.health.set_ready(True)
-    following = thread.run(lambda: group.follow(engine.decoder, engine.variants, thread.beat))
-    await following
+        announce(server, thread, config.stuck_after_s)
+    await thread.run(lambda: group.follow(engine.decoder, engine.variants, thread.beat))
     return None
 
 

@@ -72,26 +72,27 @@ async def serve_worker(
                 loading.result()
                 _record_load(telemetry, process, load_start_ns)
                 thread.measure_with(device_timer())
-                server.health.watch_heartbeat(
-                    lambda: thread.last_progress_s, lambda: thread.busy, stuck_after_s
-                )
-                server.health.set_started()
-                server.health.set_ready(True)
+                announce(server, thread, stuck_after_s)
                 _log.info("ready")
             await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
             if ended.done() and (failure := ended.result()) is not None:
                 server.health.set_ready(False, failure.message)
-                _log.critical("%s", failure.message)
                 await server.drain(_LAST_WORDS_S)
             else:
                 await serving
     except RankFailure as error:
         failure = error
-        _log.critical("%s", error.message)
     finally:
         telemetry.shutdown()
         thread.close(wait=False)
     leave(thread, failure)
+
+
+def announce(server: Server, thread: ModelThread, stuck_after_s: float) -> None:
+    """The model is there: started and ready, and alive as long as its thread gets on."""
+    server.health.watch_heartbeat(lambda: thread.last_progress_s, lambda: thread.busy, stuck_after_s)
+    server.health.set_started()
+    server.health.set_ready(True)
 
 
 def _record_load(telemetry: Telemetry, process: str, start_ns: int) -> None:
@@ -111,7 +112,9 @@ def leave(thread: ModelThread, failure: SpearheadError | None) -> None:
         thread: Of the model.
         failure: Why the process cannot go on; ``None`` = it was told to end.
     """
-    if thread.busy:
+    if failure is not None:
+        _log.critical("%s", failure.message)
+    elif thread.busy:
         _log.warning("the model thread is still busy; the process ends without it")
     if thread.busy or failure is not None:
         logging.shutdown()

@@ -94,6 +94,7 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Service]]:
                 "model.threads": 1,
                 "kv_cache.page_count": 96,
                 "parallel.tensor_parallel_size": size,
+                "parallel.lost_after_s": 20,  # a busy machine is no loss
                 "parallel.launch": "spawn" if by == "spawn" else "environment",
                 "parallel.rendezvous_port": free_port(),
             } | settings

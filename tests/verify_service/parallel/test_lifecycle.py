@@ -27,11 +27,15 @@ def fails_with_unavailable(step, item) -> bool:
     return caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    ("number", "lost_after_s"), [(signal.SIGKILL, 20), (signal.SIGSTOP, 3)], ids=["killed", "stopped"]
+)
 def test_a_lost_rank_fails_the_step_turns_health_red_and_ends_the_service(
-    number, start_ranks, tiny_checkpoint, step_item
+    number, lost_after_s, start_ranks, tiny_checkpoint, step_item
 ):
-    service = start_ranks(tiny_checkpoint("llama"), by="torchrun", **{"parallel.lost_after_s": 2})
+    service = start_ranks(
+        tiny_checkpoint("llama"), by="torchrun", **{"parallel.lost_after_s": lost_after_s}
+    )  # fmt: skip
     readiness = service.readiness()
     assert next(readiness)
     with service.stepping() as step:
