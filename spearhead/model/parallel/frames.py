@@ -40,6 +40,10 @@ class FrameSocket:
         self._connection = connection
         self._received = bytearray()
 
+    def fileno(self) -> int:
+        """For ``poll``."""
+        return self._connection.fileno()
+
     def send(self, kind: Kind, payload: bytes = b"") -> None:
         """Sends one frame.
 

@@ -3,6 +3,7 @@
 import hmac
 import logging
 import secrets
+import select
 import socket
 import threading
 import time
@@ -46,6 +47,8 @@ class Leader:
         self._turn = threading.Lock()
         self._failure: RankFailure | None = None
         self._ended = threading.Event()
+        self._wake, self._bell = socket.socketpair()
+        self._pause_s = lost_after_s / BEATS
         self._watch = threading.Thread(target=self._watch_all, name="ranks", daemon=True)
 
     def accept(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> None:
@@ -60,7 +63,7 @@ class Leader:
         """
         deadline = time.monotonic() + timeout_s
         self._watch.start()  # who came early is told that this rank lives, while it awaits the others
-        self._listening.settimeout(self._lost_after_s / BEATS)
+        self._listening.settimeout(self._pause_s)
         while len(self._followers) < self._size - 1:
             check()
             if self._failure is not None:
@@ -109,6 +112,7 @@ class Leader:
         """Tells every follower that there is no more work."""
         self._ended.set()
         self._listening.close()
+        self._bell.close()
         if self._watch.is_alive():
             self._watch.join(self._lost_after_s)
         with self._turn:
@@ -141,8 +145,8 @@ class Leader:
         return int(rank)
 
     def _watch_all(self) -> None:
-        pause_s = self._lost_after_s / BEATS
-        while not self._ended.wait(pause_s):
+        beaten = 0.0
+        while self._wait_for_followers():
             for rank, follower in list(self._followers.items()):
                 try:
                     self._look_at(rank, follower)
@@ -150,7 +154,18 @@ class Leader:
                     if not self._ended.is_set():
                         self.lose(f"rank {rank} of {self._size} is gone: {error}")
                     return
-            self._beat()
+            if time.monotonic() - beaten > self._pause_s:
+                self._beat()
+                beaten = time.monotonic()
+
+    def _wait_for_followers(self) -> bool:
+        """Returns when one of them says something or is gone, or after a pause; ``False`` = it is over."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        for follower in list(self._followers.values()):  # others may come meanwhile
+            poll.register(follower.fileno(), select.POLLIN)
+        poll.poll(self._pause_s * 1000)
+        return not self._ended.is_set()
 
     def _look_at(self, rank: int, follower: FrameSocket) -> None:
         while follower.readable(0):

@@ -48,7 +48,7 @@ def test_a_lost_rank_fails_the_step_turns_health_red_and_ends_the_service(
 
 
 def test_an_idle_service_notices_a_rank_that_is_gone(start_ranks, tiny_checkpoint):
-    service = start_ranks(tiny_checkpoint("llama", num_key_value_heads=4), size=3)
+    service = start_ranks(tiny_checkpoint("llama", num_key_value_heads=4), by="torchrun", size=3)
     readiness = service.readiness()
     assert next(readiness)
     service.followers[1].kill()
