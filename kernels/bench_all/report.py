@@ -149,7 +149,7 @@ def _folded(row: Row) -> float | None:
     # Codes of the attention's output are a launch of their own, which was measured with its product.
     own = _us(row, "codes") if row["shape"].endswith(" o") else None
     served = own if own is not None else fused + front
-    return served if extended is None or row["rows"] < 128 else min(served, extended + front)
+    return served if extended is None or row["rows"] < 128 else min(served, extended)
 
 
 def _over(peers: Sequence[str]) -> Callable[[Row], float | None]:

@@ -59,7 +59,7 @@ def gated_codes(
             rows,
             K=columns,
             BLOCK_C=block,
-            num_warps=8,
+            num_warps=4,
             **launched.constants,
             **launched.program,
             **early_start(codes_kernel, x.device),

@@ -7,7 +7,7 @@ separate  codes of every product in a launch of their own
 forked    the correction of every product on a side stream
 naive     the correction of every product as separate operators
 dense     large products: dequantise, then the dense library; no compensators
-extended  the same with codes as more columns of K
+extended  the same with codes, by the dense library too, as more columns of K
 ========  ================================================================================================
 
 Attention is left out: it is the same for all. Products get random input of the right size, so that each can
@@ -40,7 +40,7 @@ MANY_ROWS = ("plain", "folded", "forked", "dense", "extended")
 """Paths from ``MANY`` rows on."""
 MANY = 128
 _WITHOUT = ("plain", "dense")  # no compensators
-_FOLDING = ("folded", "extended")  # the kernel in front computes codes
+_FOLDING = ("folded",)  # the kernel in front computes codes
 # Roundings of a product, times the bound of one: codes, correction and sum where they are apart.
 _ROUNDINGS = {"plain": 1, "dense": 2, "folded": 2, "separate": 2, "extended": 2, "forked": 3, "naive": 3}
 
@@ -123,6 +123,8 @@ class Layers:
             return part.forked.multiply(x, weight, part.plan, self._workspace, compensator)
         if path == "separate":
             codes = gated_codes(x, compensator, self._workspace)
+        if path == "extended":
+            codes = naive.gated_codes(x, compensator)[None]
         given: dict[str, Any] = {"compensator": None if codes is None else compensator, "codes": codes}
         if path in ("dense", "extended"):
             return dense.multiply(x, weight, self._workspace, **given)

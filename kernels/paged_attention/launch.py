@@ -120,7 +120,7 @@ def _merge(
         K=columns,
         PIECE=piece_tokens,
         BLOCK_C=width,
-        num_warps=8 if compensator is not None else 4,
+        num_warps=4,
         **launched.constants,
     )
     return launched.output

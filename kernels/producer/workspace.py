@@ -10,9 +10,8 @@ from kernels.tensor_checks import power_of_two, require
 
 _A_ELEMENTS = 1 << 14  # of A that a program holds in registers at once
 _SLICES = (128, 1024)  # least and most columns of one
-_ONE_BY_ONE = 16  # rows up to which a program takes one row and one slice
-_SLICE_BY_SLICE = 128  # rows up to which it takes one slice
-_ROWS = 4  # of a program, beyond
+_FEW_ROWS = 64  # up to which a program takes one row and one slice
+_ROWS, _RUN = 4, 4  # rows and slices of a program beyond
 _GATE_ELEMENTS = 1 << 13  # of a gate's layer, held in registers at once
 
 
@@ -87,11 +86,7 @@ def program_size(rows: int, slices: int, *, gated: bool) -> tuple[int, int]:
     Few rows want many programs, each with its part of A; many rows fill the GPU anyway and want A and x read
     seldom. The programs of a gated row wait for each other, so that each has one slice.
     """
-    if gated or rows <= _ONE_BY_ONE:
-        return 1, 1
-    if rows <= _SLICE_BY_SLICE:
-        return _ROWS, 1
-    return _ROWS, slices
+    return (1, 1) if gated or rows <= _FEW_ROWS else (_ROWS, min(_RUN, slices))
 
 
 def code_launch(

@@ -205,5 +205,5 @@ def blocks(columns: int, code_width: int) -> dict[str, int]:
     return {
         "BLOCK_K": whole,
         "BLOCK_C": slice_columns(code_width, columns) if code_width else whole,
-        "num_warps": 8 if whole >= 2048 else 4,
+        "num_warps": 8 if whole >= 2048 and not code_width else 4,
     }

@@ -126,6 +126,5 @@ def blocks(columns: int, code_width: int) -> dict[str, int]:
         columns: K.
         code_width: Codes a row, 0 = none.
     """
-    if code_width:
-        return {"BLOCK_C": slice_columns(code_width, columns), "num_warps": 8}
-    return {"BLOCK_C": _PLAIN_COLUMNS, "num_warps": 4}
+    size = slice_columns(code_width, columns) if code_width else _PLAIN_COLUMNS
+    return {"BLOCK_C": size, "num_warps": 4}

@@ -4,6 +4,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from kernels.compensator import naive
 from kernels.compensator.layout import GpuCompensator
 from kernels.w4a16.layout import GpuWeight
 from kernels.w4a16.table import Plans
@@ -57,9 +58,13 @@ class GpuProducts:
         Raises:
             ValueError: Something does not fit the kernels.
         """
-        if compensator is not None and codes is None:
-            codes = self._codes(x, compensator, self._workspace)
         plan = self._plans.of(weight)
         if phase == "prefill" and plan.dense_from is not None and len(x) >= plan.dense_from:
+            if (
+                compensator is not None and codes is None
+            ):  # for many rows the library's product is the fastest
+                codes = naive.gated_codes(x, compensator)[None]
             return self._dense(x, weight, self._workspace, compensator=compensator, codes=codes)
+        if compensator is not None and codes is None:
+            codes = self._codes(x, compensator, self._workspace)
         return self._fused(x, weight, plan, self._workspace, compensator=compensator, codes=codes)

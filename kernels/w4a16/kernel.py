@@ -143,8 +143,10 @@ def _group_codes(codes, part: tl.constexpr, G: tl.constexpr):
     upper: tl.constexpr = part * G // 64
     half = _part_of(tl.permute(codes.reshape(BN, 2, 64), (0, 2, 1)), upper)
     if G == 64:
-        return half
-    return _part_of(tl.permute(half.reshape(BN, 2, 32), (0, 2, 1)), part % 2)
+        group = half
+    else:
+        group = _part_of(tl.permute(half.reshape(BN, 2, 32), (0, 2, 1)), part % 2)
+    return group
 
 
 @triton.jit
@@ -172,22 +174,58 @@ def word_pointers(words, first_output, chunk, chunks, BN: tl.constexpr):
 
 
 @triton.jit
+def _load_b(b, outputs, owned, R: tl.constexpr):
+    """B (BN, R) of the outputs that one projection owns."""
+    return tl.load(b + outputs[:, None] * R + tl.arange(0, R)[None, :], mask=owned[:, None], other=0.0)
+
+
+@triton.jit
+def _load_codes(
+    zg, rows, mask, segment, M, DTYPE: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr
+):
+    """zgᵀ (R, BM) of one projection in the compute type: the sum of P partial codes, in rising order."""
+    at = zg + rows[None, :] * (S * R) + (segment * R + tl.arange(0, R))[:, None]
+    codes = tl.load(at, mask=mask, other=0.0)
+    for each in tl.static_range(1, P):
+        codes += tl.load(at + each * M * (S * R), mask=mask, other=0.0)
+    if tl.float16 == DTYPE:  # 0 times an overflow would be NaN
+        codes = tl.where(codes == codes, tl.clamp(codes, -65504.0, 65504.0), codes)
+    return codes.to(DTYPE)
+
+
+@triton.jit
 def sum_chunks(
-    x, words, scales, rows, outputs, first_output, first, last, M, NP, K,
+    x, words, scales, zg, rows, outputs, first_output, first, last, coded, segment, M, NP, K,
     BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, EVEN_K: tl.constexpr,
-    ASM: tl.constexpr, FENCE: tl.constexpr,
+    R: tl.constexpr, S: tl.constexpr, P: tl.constexpr, ASM: tl.constexpr, FENCE: tl.constexpr,
 ):  # fmt: skip
-    """float32 (BN, BM): the scaled sum over the chunks ``[first, last)``; the one order of additions."""
+    """float32 (BN, BM): the scaled sum over the chunks ``[first, last)``; the one order of additions.
+
+    With R > 0 also the codes zgᵀ (R, BM) of a projection. They are asked for within the first chunk, when the
+    weights of the next ones are on their way: before, everything would wait for them.
+    """
     DTYPE: tl.constexpr = x.dtype.element_ty
     pointers = word_pointers(words, first_output, first, tl.cdiv(K, 128), BN)
     sums = tl.zeros((BN, BM), tl.float32)
     scale = tl.zeros((BN,), tl.float32)
+    zt = tl.zeros((16, BM), DTYPE)
+    waiting = 1
+    if R > 0:
+        if ASM:  # unknown to the compiler, which would keep all addresses in registers throughout the loop
+            waiting = tl.inline_asm_elementwise(
+                "mov.u32 $0, 1;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+            )
+        zt = tl.zeros((R, BM), DTYPE)
     if G == 0:
         scale = tl.load(scales + outputs).to(tl.float32)
     elif G >= 128:
         scale = tl.load(scales + (first // (G // 128)) * NP + outputs).to(tl.float32)
     for chunk in range(first, last):
         packed = tl.load(pointers, eviction_policy="evict_first")
+        if R > 0:
+            if waiting > 0:
+                zt = _load_codes(zg, rows, coded, segment, M * waiting, DTYPE, R, S, P)
+            waiting = 0
         if G == 0 or G >= 128:
             xt = _load_x(x, rows, chunk * 128 + tl.arange(0, 128), M, K, EVEN_K)
             following = scale
@@ -210,42 +248,21 @@ def sum_chunks(
                 partial = _product(_group_codes(codes, part, G), xt, ASM)
                 sums = tl.fma(partial, tl.broadcast_to(scale[:, None], (BN, BM)), sums)
         pointers += 1024
-    return sums
-
-
-@triton.jit
-def _load_b(b, outputs, owned, R: tl.constexpr):
-    """B (BN, R) of the outputs that one projection owns."""
-    return tl.load(b + outputs[:, None] * R + tl.arange(0, R)[None, :], mask=owned[:, None], other=0.0)
-
-
-@triton.jit
-def _load_codes(
-    zg, rows, mask, segment, M, DTYPE: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr
-):
-    """zgᵀ (R, BM) of one projection in the compute type: the sum of P partial codes, in rising order."""
-    at = zg + rows[None, :] * (S * R) + (segment * R + tl.arange(0, R))[:, None]
-    codes = tl.load(at, mask=mask, other=0.0)
-    for each in tl.static_range(1, P):
-        codes += tl.load(at + each * M * (S * R), mask=mask, other=0.0)
-    if tl.float16 == DTYPE:  # 0 times an overflow would be NaN
-        codes = tl.where(codes == codes, tl.clamp(codes, -65504.0, 65504.0), codes)
-    return codes.to(DTYPE)
+    return sums, zt
 
 
 @triton.jit
 def _corrected(
-    sums, b, zg, rows, outputs, first_output, b_tile, codes, mask, M,
+    sums, b, zg, rows, outputs, first_output, b_tile, zt, mask, M,
     BN: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr, ENDS: tl.constexpr,
     ASM: tl.constexpr,
 ):  # fmt: skip
-    """Adds the correction ``b_tile codes``, and those of projections that begin inside the tile."""
-    sums += _product(b_tile, codes, ASM)
+    """Adds the correction ``b_tile zt``, and those of projections that begin inside the tile."""
+    sums += _product(b_tile, zt, ASM)
     for each in tl.static_range(1, S):
-        if ENDS[each - 1] % BN != 0:
-            start: tl.constexpr = ENDS[each - 1]
-            if (first_output < start) & (start < first_output + BN):
-                owned = (outputs >= start) & (outputs < ENDS[each])
+        if ENDS[each - 1] % BN != 0:  # noqa: SIM102 (at compile time)
+            if (first_output < ENDS[each - 1]) & (ENDS[each - 1] < first_output + BN):
+                owned = (outputs >= ENDS[each - 1]) & (outputs < ENDS[each])
                 further = _load_codes(zg, rows, mask, each, M, b.dtype.element_ty, R, S, P)
                 sums += _product(_load_b(b, outputs, owned, R), further, ASM)
     return sums
@@ -253,7 +270,7 @@ def _corrected(
 
 @triton.jit
 def _sum_parts(
-    x, words, scales, b, zg, rows, outputs, first_output, part, halves, b_tile, codes, coded, M,
+    x, words, scales, b, zg, rows, outputs, first_output, part, halves, b_tile, coded, segment, M,
     NP: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr,
     PARTS: tl.constexpr, COUNT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
     ENDS: tl.constexpr, ASM: tl.constexpr, FENCE: tl.constexpr,
@@ -266,21 +283,21 @@ def _sum_parts(
     if COUNT == 1:
         chunks: tl.constexpr = (K + 127) // 128
         first, last = part * chunks // PARTS, (part + 1) * chunks // PARTS
-        sums = sum_chunks(x, words, scales, rows, outputs, first_output, first, last, M, NP, K,
-                          BM, BN, G, K % 128 == 0, ASM, FENCE)  # fmt: skip
+        sums, zt = sum_chunks(x, words, scales, zg, rows, outputs, first_output, first, last, coded,
+                              segment, M, NP, K, BM, BN, G, K % 128 == 0, R, S, P, ASM, FENCE)  # fmt: skip
         if R > 0:
-            sums = _corrected(sums, b, zg, rows, outputs, first_output, b_tile, codes, coded, M,
+            sums = _corrected(sums, b, zg, rows, outputs, first_output, b_tile, zt, coded, M,
                               BN, R, S, P, ENDS, ASM)  # fmt: skip
     else:
         HALF: tl.constexpr = COUNT // 2
         deeper = halves + BN * BM
         lower = _sum_parts(x, words, scales, b, zg, rows, outputs, first_output, part, deeper,
-                           b_tile, codes, coded, M, NP, K, BM, BN, G, PARTS, HALF, R, S, P, ENDS,
+                           b_tile, coded, segment, M, NP, K, BM, BN, G, PARTS, HALF, R, S, P, ENDS,
                            ASM, FENCE)  # fmt: skip
         places = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
         tl.store(halves + places, lower)
         upper = _sum_parts(x, words, scales, b, zg, rows, outputs, first_output, part + HALF, deeper,
-                           b_tile, codes, coded, M, NP, K, BM, BN, G, PARTS, HALF, 0, S, P, ENDS,
+                           b_tile, coded, segment, M, NP, K, BM, BN, G, PARTS, HALF, 0, S, P, ENDS,
                            ASM, FENCE)  # fmt: skip
         tl.debug_barrier()  # another thread may have written what this one reads
         sums = tl.load(halves + places) + upper
@@ -324,7 +341,7 @@ def w4a16_kernel(
     part = program * RUN
     live = rows[None, :] < M  # padding would be most of what is stored, where rows are few
     coded = rows[None, :] < tl.where(program == 0, M, 0)  # the first program alone adds the correction
-    b_tile, codes, segment = 0, 0, 0
+    b_tile, segment = 0, 0
     if R > 0:
         end = ENDS[0]
         for each in tl.static_range(S - 1):
@@ -338,14 +355,12 @@ def w4a16_kernel(
             "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [lines], dtype=tl.int32, is_pure=False, pack=1
         )
         tl.extra.cuda.gdc_wait()
-    if R > 0:  # read before the chunks, used after them
-        codes = _load_codes(zg, rows, coded, segment, M, b.dtype.element_ty, R, S, P)
     place = (row_tile * tl.num_programs(1) + output_tile) * SPLIT + program
     halves = partials
     if LEVELS > 0:
         halves = partials + place.to(tl.int64) * (LEVELS * BN * BM)
     sums = _sum_parts(x, words, scales, b, zg, rows, outputs, first_output, part, halves,
-                      b_tile, codes, coded, M, NP, K, BM, BN, G, PARTS, RUN, R, S, P, ENDS,
+                      b_tile, coded, segment, M, NP, K, BM, BN, G, PARTS, RUN, R, S, P, ENDS,
                       ASM, FENCE)  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()

@@ -8,7 +8,7 @@ single     all of it in one launch
 forked     the plain kernel, and the correction beside it on another stream
 naive      the plain kernel and separate operators
 dense      dequantise, then the dense library over x, without a compensator
-extended   the same over [x; zg]
+extended   the same over [x; zg], with codes by the dense library
 fp16       the dense library on weights that were never quantised, no compensator
 marlin     vLLM's kernels on the same codes, no compensator
 machete
@@ -94,7 +94,7 @@ class Paths:
             "forked": (self._fork, codes),
             "naive": (self._naive, codes),
             "dense": (self._dense, None),
-            "extended": (partial(self._extended, codes), codes),
+            "extended": (self._extended, codes),
             "fp16": (self._unquantized, None),
             **{name: (copies, None) for name, copies in self._peers.items()},
         }
@@ -151,8 +151,9 @@ class Paths:
     def _dense(self, x: Tensor, copy: int) -> Tensor:
         return dense.multiply(x, self._product.weights[copy], self._workspace)
 
-    def _extended(self, codes: Tensor, x: Tensor, copy: int) -> Tensor:
+    def _extended(self, x: Tensor, copy: int) -> Tensor:
         weight, compensator = self._product.weights[copy], self._product.compensators[copy]
+        codes = naive.gated_codes(x, compensator)[None]
         return dense.multiply(x, weight, self._workspace, compensator=compensator, codes=codes)
 
     def _unquantized(self, x: Tensor, copy: int) -> Tensor:

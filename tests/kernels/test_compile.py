@@ -21,16 +21,16 @@ KERNELS = {
         NORM
         | {"TILE_ROWS": 1, "BLOCK_K": 4096, "BLOCK_C": 256, "RUN": 1, "BLOCK_H": 16}
         | {"SLICES": 16, "GATED": False, "OVERLAP": True},
-        8,
+        4,
         3,
     ),
     "norm, four rows": (
         "rms_norm.kernel",
         "rms_norm_kernel",
         NORM
-        | {"TILE_ROWS": 4, "BLOCK_K": 4096, "BLOCK_C": 256, "RUN": 16, "BLOCK_H": 16}
+        | {"TILE_ROWS": 4, "BLOCK_K": 4096, "BLOCK_C": 256, "RUN": 4, "BLOCK_H": 16}
         | {"SLICES": 16, "GATED": False, "OVERLAP": True},
-        8,
+        4,
         3,
     ),
     "silu, four rows": (
@@ -39,7 +39,7 @@ KERNELS = {
         CODES
         | {"K": 14336, "TILE_ROWS": 4, "BLOCK_C": 1024, "RUN": 1, "BLOCK_H": 16}
         | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 14, "GATED": False, "OVERLAP": True},
-        8,
+        4,
         3,
     ),
     "rope": (

@@ -58,7 +58,7 @@ def test_a_program_holds_its_part_of_a_in_registers_and_slices_are_few(code_widt
 
 @pytest.mark.parametrize(
     ("rows", "gated", "size"),
-    [(1, False, (1, 1)), (16, False, (1, 1)), (17, False, (4, 1)), (129, False, (4, 9)), (129, True, (1, 1))],
+    [(1, False, (1, 1)), (64, False, (1, 1)), (65, False, (4, 4)), (129, True, (1, 1))],
 )
 def test_many_rows_share_what_a_program_reads(rows, gated, size):
     assert program_size(rows, 9, gated=gated) == size

@@ -49,7 +49,7 @@ def test_codes_follow_the_separate_operators(problem):
     codes = compensator_gpu.gated_codes(problem.x, compensator, scratch)
     # The operators round A x once to the compute type; the kernel does not.
     expected = naive.gated_codes(problem.x.float(), replace(compensator, down=compensator.down.float()))
-    assert relative_error(total_codes(codes), expected) < 1e-5
+    assert relative_error(total_codes(codes), expected.cpu()) < 1e-5
     scratch.check_integrity()
 
 
