@@ -60,9 +60,7 @@ class GpuProducts:
         """
         plan = self._plans.of(weight)
         if phase == "prefill" and plan.dense_from is not None and len(x) >= plan.dense_from:
-            if (
-                compensator is not None and codes is None
-            ):  # for many rows the library's product is the fastest
+            if compensator is not None and codes is None:  # the library is fastest with many rows
                 codes = naive.gated_codes(x, compensator)[None]
             return self._dense(x, weight, self._workspace, compensator=compensator, codes=codes)
         if compensator is not None and codes is None:

@@ -180,7 +180,11 @@ def test_dispatch_keeps_decode_rows_on_the_fused_kernel_and_prefill_on_the_dense
     decoded = products.multiply(problem.x, weight, phase="decode", compensator=compensator)
     prefilled = products.multiply(problem.x, weight, phase="prefill", compensator=compensator)
     assert torch.equal(decoded, gpu.multiply(problem.x, weight, layer, scratch, **own))
+    own["codes"] = naive.gated_codes(problem.x, compensator)[None]
     assert torch.equal(prefilled, dense.multiply(problem.x, weight, scratch, **own))
+    own["codes"] = codes
+    given = products.multiply(problem.x, weight, phase="prefill", **own)
+    assert torch.equal(given, dense.multiply(problem.x, weight, scratch, **own))
     short = problem.x[:8].clone()
     few = products.multiply(short, weight, phase="prefill", compensator=compensator)
     assert torch.equal(few, products.multiply(short, weight, phase="decode", compensator=compensator))
