@@ -22,8 +22,8 @@ from spearhead.worker.serving import announce, leave
 from verify_service.config import VerifyConfig
 from verify_service.loading import load
 
-_CHILD_START_S = 60.0
-"""Ranks of one machine start together, so that one whose leader is gone need not wait long for it."""
+_CHILD_START_S = 8.0
+"""A rank that another one starts finds the leader there; if not, it is gone."""
 
 _log = logging.getLogger("spearhead.verify")
 

@@ -21,7 +21,7 @@ class MeetingPoint:
 
     Args:
         place: Of this rank.
-        timeout_s: Wait so many seconds for the leader, and for each word.
+        timeout_s: Wait so many seconds for the leader.
 
     Raises:
         RankFailure: The leader is not there.
@@ -32,7 +32,6 @@ class MeetingPoint:
         keeps = place.rank == 0 and not by_agent
         listening = _loopback_listener(place.port) if keeps and place.address == LOOPBACK else None
         self._where = f"{place.address}:{place.port}"
-        self._timeout_s = timeout_s
         try:
             store = dist.TCPStore(  # type: ignore[attr-defined]  # documented; torch's stubs do not say so
                 place.address,
@@ -54,17 +53,22 @@ class MeetingPoint:
         """Writes a word."""
         self.store.set(name, word)
 
-    def hear(self, name: str) -> str:
+    def hear(self, name: str, timeout_s: float) -> str:
         """Reads a word, waiting for it.
+
+        Args:
+            name: Of the word.
+            timeout_s: Longest wait, seconds; the leader's end is noticed in any case.
 
         Raises:
             RankFailure: Nobody says it.
         """
         try:
+            self.store.wait([name], datetime.timedelta(seconds=timeout_s))
             return bytes(self.store.get(name)).decode()
         except RuntimeError as error:
             raise RankFailure(
-                f"the leader at {self._where} said nothing within {self._timeout_s:g} s: {error}"
+                f"the leader at {self._where} is gone, or said nothing within {timeout_s:g} s: {error}"
             ) from error
 
 

@@ -17,6 +17,7 @@ from spearhead.model.settings import ParallelSettings
 from spearhead.model.weights import ModelWeights
 
 _LEADER, _COMPLETE = "leader", "complete"
+_DAY_S = 86_400.0
 
 OnLoss = Callable[[RankFailure], None]
 
@@ -94,7 +95,7 @@ class FollowerGroup:
         settings, place = self._settings, self._place
         meeting = MeetingPoint(place, settings.start_timeout_s)
         _start_beside(place, self._children, place.port)
-        port, _, secret = meeting.hear(_LEADER).partition(" ")
+        port, _, secret = meeting.hear(_LEADER, settings.start_timeout_s).partition(" ")
         self._follower = Follower(
             place.address,
             int(port),
@@ -103,7 +104,8 @@ class FollowerGroup:
             lost_after_s=settings.lost_after_s,
             on_loss=self._on_loss,
         )
-        meeting.hear(_COMPLETE)  # only now the time of an exchange counts
+        # The leader does not wait for ever, and its end is seen. Only then does the time of exchanges count.
+        meeting.hear(_COMPLETE, _DAY_S)
         return DistributedRanks(meeting, place, device=device, timeout_s=settings.collective_timeout_s)
 
     def follow(
