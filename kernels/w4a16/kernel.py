@@ -19,7 +19,7 @@ bit-identical for any M and position   A row's sum runs over its own inputs only
                                        which program computes a result, never in which order.
 ... for any run                        SPLIT parts of K are summed in rising order by the program that arrives
                                        last; counting is atomic, adding is not. Parts depend on K and SPLIT.
-same bits with a compensator of zeros  The correction is added in output units, after the chunks of part 0.
+same bits with a compensator of zeros  The correction is added in output units, after all parts.
 per channel = equal scales per group   Both take the same steps; the scale is loaded once instead.
 NaN and infinity stay in their row     No row reads another row's inputs or codes.
 not claimed                            Equal bits between SPLITs, group sizes, types, GPU models, Triton
@@ -166,11 +166,61 @@ def _order_shared_memory():
 
 
 @triton.jit
+def _prefetch(lines):
+    """Asks for lines of constants, so that they are in the L2 when they are read."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [lines], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
 def word_pointers(words, first_output, chunk, chunks, BN: tl.constexpr):
     """(BN, 16) pointers to the words of outputs ``[first_output, + BN)`` at a chunk of inputs."""
     row, word = tl.arange(0, BN), tl.arange(0, 16)
     block = (first_output // 64 + row // 64).to(tl.int64) * chunks + chunk
     return words + block[:, None] * 1024 + (row % 64)[:, None] * 16 + word[None, :]
+
+
+@triton.jit
+def sum_chunks(
+    x, words, scales, rows, outputs, first_output, first, last, M, NP, K,
+    BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, EVEN_K: tl.constexpr,
+    ASM: tl.constexpr, FENCE: tl.constexpr,
+):  # fmt: skip
+    """float32 (BN, BM): the scaled sum over the chunks ``[first, last)``; the one order of additions."""
+    DTYPE: tl.constexpr = x.dtype.element_ty
+    pointers = word_pointers(words, first_output, first, tl.cdiv(K, 128), BN)
+    sums = tl.zeros((BN, BM), tl.float32)
+    scale = tl.zeros((BN,), tl.float32)
+    if G == 0:
+        scale = tl.load(scales + outputs).to(tl.float32)
+    elif G >= 128:
+        scale = tl.load(scales + (first // (G // 128)) * NP + outputs).to(tl.float32)
+    for chunk in range(first, last):
+        packed = tl.load(pointers, eviction_policy="evict_first")
+        if G == 0 or G >= 128:
+            xt = _load_x(x, rows, chunk * 128 + tl.arange(0, 128), M, K, EVEN_K)
+            following = scale
+            if G >= 128:  # one chunk ahead, since Triton pipelines only what the product itself reads
+                ahead = tl.minimum(chunk + 1, last - 1) // (G // 128)
+                following = tl.load(scales + ahead * NP + outputs).to(tl.float32)
+            codes = unpack_tile(packed, DTYPE, ASM)
+            if FENCE:
+                _order_shared_memory()
+            sums = tl.fma(_product(codes, xt, ASM), tl.broadcast_to(scale[:, None], (BN, BM)), sums)
+            scale = following
+        else:
+            codes = unpack_tile(packed, DTYPE, ASM)
+            for part in tl.static_range(128 // G):
+                xt = _load_x(x, rows, chunk * 128 + part * G + tl.arange(0, G), M, K, EVEN_K)
+                group = chunk * (128 // G) + part
+                scale = tl.load(scales + group * NP + outputs).to(tl.float32)
+                if FENCE:
+                    _order_shared_memory()
+                partial = _product(_group_codes(codes, part, G), xt, ASM)
+                sums = tl.fma(partial, tl.broadcast_to(scale[:, None], (BN, BM)), sums)
+        pointers += 1024
+    return sums
 
 
 @triton.jit
@@ -194,64 +244,6 @@ def _load_codes(
 
 
 @triton.jit
-def sum_chunks(
-    x, words, scales, zg, rows, outputs, first_output, first, last, coded, segment, M, NP, K,
-    BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, EVEN_K: tl.constexpr,
-    R: tl.constexpr, S: tl.constexpr, P: tl.constexpr, ASM: tl.constexpr, FENCE: tl.constexpr,
-):  # fmt: skip
-    """float32 (BN, BM): the scaled sum over the chunks ``[first, last)``; the one order of additions.
-
-    With R > 0 also the codes zgᵀ (R, BM) of a projection. They are asked for within the first chunk, when the
-    weights of the next ones are on their way: before, everything would wait for them.
-    """
-    DTYPE: tl.constexpr = x.dtype.element_ty
-    pointers = word_pointers(words, first_output, first, tl.cdiv(K, 128), BN)
-    sums = tl.zeros((BN, BM), tl.float32)
-    scale = tl.zeros((BN,), tl.float32)
-    zt = tl.zeros((16, BM), DTYPE)
-    waiting = 1
-    if R > 0:
-        if ASM:  # unknown to the compiler, which would keep all addresses in registers throughout the loop
-            waiting = tl.inline_asm_elementwise(
-                "mov.u32 $0, 1;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
-            )
-        zt = tl.zeros((R, BM), DTYPE)
-    if G == 0:
-        scale = tl.load(scales + outputs).to(tl.float32)
-    elif G >= 128:
-        scale = tl.load(scales + (first // (G // 128)) * NP + outputs).to(tl.float32)
-    for chunk in range(first, last):
-        packed = tl.load(pointers, eviction_policy="evict_first")
-        if R > 0:
-            if waiting > 0:
-                zt = _load_codes(zg, rows, coded, segment, M * waiting, DTYPE, R, S, P)
-            waiting = 0
-        if G == 0 or G >= 128:
-            xt = _load_x(x, rows, chunk * 128 + tl.arange(0, 128), M, K, EVEN_K)
-            following = scale
-            if G >= 128:  # one chunk ahead, since Triton pipelines only what the product itself reads
-                ahead = tl.minimum(chunk + 1, last - 1) // (G // 128)
-                following = tl.load(scales + ahead * NP + outputs).to(tl.float32)
-            codes = unpack_tile(packed, DTYPE, ASM)
-            if FENCE:
-                _order_shared_memory()
-            sums = tl.fma(_product(codes, xt, ASM), tl.broadcast_to(scale[:, None], (BN, BM)), sums)
-            scale = following
-        else:
-            codes = unpack_tile(packed, DTYPE, ASM)
-            for part in tl.static_range(128 // G):
-                xt = _load_x(x, rows, chunk * 128 + part * G + tl.arange(0, G), M, K, EVEN_K)
-                group = chunk * (128 // G) + part
-                scale = tl.load(scales + group * NP + outputs).to(tl.float32)
-                if FENCE:
-                    _order_shared_memory()
-                partial = _product(_group_codes(codes, part, G), xt, ASM)
-                sums = tl.fma(partial, tl.broadcast_to(scale[:, None], (BN, BM)), sums)
-        pointers += 1024
-    return sums, zt
-
-
-@triton.jit
 def _corrected(
     sums, b, zg, rows, outputs, first_output, b_tile, zt, mask, M,
     BN: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr, ENDS: tl.constexpr,
@@ -270,35 +262,29 @@ def _corrected(
 
 @triton.jit
 def _sum_parts(
-    x, words, scales, b, zg, rows, outputs, first_output, part, halves, b_tile, coded, segment, M,
+    x, words, scales, rows, outputs, first_output, part, halves, M,
     NP: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr,
-    PARTS: tl.constexpr, COUNT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
-    ENDS: tl.constexpr, ASM: tl.constexpr, FENCE: tl.constexpr,
+    PARTS: tl.constexpr, COUNT: tl.constexpr, ASM: tl.constexpr, FENCE: tl.constexpr,
 ):  # fmt: skip
     """float32 (BN, BM): the sum over ``COUNT`` parts from ``part`` on, as a balanced tree.
 
-    R > 0: the first of them also gets the correction. ``halves``: this program's memory, BN BM for each level
-    of the tree, where half a sum waits for the other half: registers are full.
+    ``halves``: this program's memory, BN BM for each level of the tree, where half a sum waits for the other
+    half: registers are full.
     """
     if COUNT == 1:
         chunks: tl.constexpr = (K + 127) // 128
         first, last = part * chunks // PARTS, (part + 1) * chunks // PARTS
-        sums, zt = sum_chunks(x, words, scales, zg, rows, outputs, first_output, first, last, coded,
-                              segment, M, NP, K, BM, BN, G, K % 128 == 0, R, S, P, ASM, FENCE)  # fmt: skip
-        if R > 0:
-            sums = _corrected(sums, b, zg, rows, outputs, first_output, b_tile, zt, coded, M,
-                              BN, R, S, P, ENDS, ASM)  # fmt: skip
+        sums = sum_chunks(x, words, scales, rows, outputs, first_output, first, last, M, NP, K,
+                          BM, BN, G, K % 128 == 0, ASM, FENCE)  # fmt: skip
     else:
         HALF: tl.constexpr = COUNT // 2
         deeper = halves + BN * BM
-        lower = _sum_parts(x, words, scales, b, zg, rows, outputs, first_output, part, deeper,
-                           b_tile, coded, segment, M, NP, K, BM, BN, G, PARTS, HALF, R, S, P, ENDS,
-                           ASM, FENCE)  # fmt: skip
+        lower = _sum_parts(x, words, scales, rows, outputs, first_output, part, deeper, M, NP, K,
+                           BM, BN, G, PARTS, HALF, ASM, FENCE)  # fmt: skip
         places = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
         tl.store(halves + places, lower)
-        upper = _sum_parts(x, words, scales, b, zg, rows, outputs, first_output, part + HALF, deeper,
-                           b_tile, coded, segment, M, NP, K, BM, BN, G, PARTS, HALF, 0, S, P, ENDS,
-                           ASM, FENCE)  # fmt: skip
+        upper = _sum_parts(x, words, scales, rows, outputs, first_output, part + HALF, deeper, M, NP, K,
+                           BM, BN, G, PARTS, HALF, ASM, FENCE)  # fmt: skip
         tl.debug_barrier()  # another thread may have written what this one reads
         sums = tl.load(halves + places) + upper
     return sums
@@ -340,28 +326,28 @@ def w4a16_kernel(
     chunks: tl.constexpr = (K + 127) // 128
     part = program * RUN
     live = rows[None, :] < M  # padding would be most of what is stored, where rows are few
-    coded = rows[None, :] < tl.where(program == 0, M, 0)  # the first program alone adds the correction
-    b_tile, segment = 0, 0
+    segment = 0
     if R > 0:
         end = ENDS[0]
         for each in tl.static_range(S - 1):
             beyond = first_output >= ENDS[each]
             segment += beyond.to(tl.int32)
             end = tl.where(beyond, ENDS[each + 1], end)
-        b_tile = _load_b(b, outputs, outputs < end, R)
+        if SPLIT == 1:
+            b_tile = _load_b(b, outputs, outputs < end, R)
+        elif ASM:
+            _prefetch(b + outputs * R)
     if PDL:  # constants may be read before the kernel in front has ended
-        lines = word_pointers(words, first_output, part * chunks // PARTS, chunks, BN)
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [lines], dtype=tl.int32, is_pure=False, pack=1
-        )
+        _prefetch(word_pointers(words, first_output, part * chunks // PARTS, chunks, BN))
         tl.extra.cuda.gdc_wait()
+    if R > 0 and SPLIT == 1:  # else beside the sums of the other programs, which come as late
+        zt = _load_codes(zg, rows, live, segment, M, b.dtype.element_ty, R, S, P)
     place = (row_tile * tl.num_programs(1) + output_tile) * SPLIT + program
     halves = partials
     if LEVELS > 0:
         halves = partials + place.to(tl.int64) * (LEVELS * BN * BM)
-    sums = _sum_parts(x, words, scales, b, zg, rows, outputs, first_output, part, halves,
-                      b_tile, coded, segment, M, NP, K, BM, BN, G, PARTS, RUN, R, S, P, ENDS,
-                      ASM, FENCE)  # fmt: skip
+    sums = _sum_parts(x, words, scales, rows, outputs, first_output, part, halves, M, NP, K,
+                      BM, BN, G, PARTS, RUN, ASM, FENCE)  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     complete = True
@@ -373,10 +359,16 @@ def w4a16_kernel(
         tl.debug_barrier()  # Triton 3.6 puts none before an atomic that releases
         counter = arrivals + output_tile * tl.num_programs(0) + row_tile
         complete = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == SPLIT - 1
-        if complete:
+    if complete:
+        if SPLIT > 1:
+            if R > 0:
+                b_tile = _load_b(b, outputs, outputs < end, R)
+                zt = _load_codes(zg, rows, live, segment, M, b.dtype.element_ty, R, S, P)
             sums = sum_stored(shared + places, stride, live, SPLIT)
             tl.store(counter, 0)
-    if complete:
+        if R > 0:
+            sums = _corrected(sums, b, zg, rows, outputs, first_output, b_tile, zt, live, M,
+                              BN, R, S, P, ENDS, ASM)  # fmt: skip
         if HAS_BIAS:
             sums += tl.load(bias + outputs).to(tl.float32)[:, None]
         mask = live & (outputs[:, None] < N)

@@ -92,8 +92,8 @@ def single_launch_kernel(
         outputs = first_output + tl.arange(0, BN)
         chunks = tl.cdiv(K, 128)
         first, last = part * chunks // SPLIT, (part + 1) * chunks // SPLIT
-        sums, _ = sum_chunks(x, words, scales, code_partials, rows, outputs, first_output, first, last,
-                             rows, 0, M, NP, K, BM, BN, G, EVEN_K, 0, 1, 1, ASM, FENCE)  # fmt: skip
+        sums = sum_chunks(x, words, scales, rows, outputs, first_output, first, last, M, NP, K,
+                          BM, BN, G, EVEN_K, ASM, FENCE)  # fmt: skip
         live = rows[None, :] < M
         at = partials + rows[None, :] * NP + outputs[:, None]
         tl.store(at + part * M * NP, sums, mask=live)

@@ -112,7 +112,7 @@ def test_both_types_give_the_same_whole_numbers():
         -1, 1
     )  # sums stay below 256, which bfloat16 holds exactly in quarters up to 64
     x[:, 8:] = 0
-    expected = linear(x, pack(problem.codes), scales)
+    expected = linear(x.cpu(), pack(problem.codes), scales)
     for dtype in DTYPES:
         y = gpu.multiply(x.to(DEVICE, dtype), weight, layer, workspace(problem, layer))
         assert torch.equal(y.cpu().float(), expected)
@@ -158,17 +158,17 @@ def test_not_a_number_stays_in_its_row():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (torch.zeros(2, 128), "float16 or bfloat16"),
-        (torch.zeros(2, 64, dtype=torch.float16), r"\(M, 128\)"),
-        (torch.zeros(128, 2, dtype=torch.float16).T, "contiguous"),
-        (torch.zeros(2 * 128 + 1, dtype=torch.float16)[1:].view(2, 128), "16-byte aligned"),
+        (torch.zeros(2, 128, device=DEVICE), "float16 or bfloat16"),
+        (torch.zeros(2, 64, dtype=torch.float16, device=DEVICE), r"\(M, 128\)"),
+        (torch.zeros(128, 2, dtype=torch.float16, device=DEVICE).T, "contiguous"),
+        (torch.zeros(257, dtype=torch.float16, device=DEVICE)[1:].view(2, 128), "16-byte aligned"),
     ],
 )
 def test_inputs_that_the_kernel_cannot_take_are_refused(x, message):
     problem = Problem(rows=2, outputs=64, inputs=128)
     layer = plan()
     with pytest.raises(ValueError, match=message):
-        gpu.multiply(x.to(DEVICE), problem.weight(), layer, workspace(problem, layer))
+        gpu.multiply(x, problem.weight(), layer, workspace(problem, layer))
 
 
 def test_a_workspace_that_is_too_small_is_refused():
