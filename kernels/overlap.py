@@ -14,16 +14,21 @@ _HOPPER = 9
 
 
 def early_start(kernel: object, device: torch.device) -> dict[str, bool]:
-    """Launch arguments of a kernel with a constant ``OVERLAP``.
+    """Launch arguments of a kernel with constants ``OVERLAP`` and ``ASM``.
 
     Args:
         kernel: As decorated; in Triton's interpreter it is something else, and never starts early.
         device: Of the launch.
     """
-    if not isinstance(kernel, triton.JITFunction):
-        return {"OVERLAP": False}
+    if not compiled(kernel):
+        return {"OVERLAP": False, "ASM": False}
     early = _starts_early(device.index)
-    return {"OVERLAP": early, "launch_pdl": early}
+    return {"OVERLAP": early, "launch_pdl": early, "ASM": True}
+
+
+def compiled(kernel: object) -> bool:
+    """Whether a kernel is compiled; the interpreter has no bfloat16 arithmetic and no assembly."""
+    return isinstance(kernel, triton.JITFunction)
 
 
 @lru_cache

@@ -35,6 +35,7 @@ def codes_kernel(
     BLOCK_H: tl.constexpr,
     SLICES: tl.constexpr,
     GATED: tl.constexpr,
+    ASM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """Grid ``(row tiles, slices / RUN)``; x (row_count, K), BLOCK_C columns a slice."""
@@ -43,17 +44,16 @@ def codes_kernel(
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+    rows = first_row + tl.arange(0, TILE_ROWS)
     for index in range(RUN):
         part = first_part + index
         cols = part * BLOCK_C + tl.arange(0, BLOCK_C)
         if RUN > 1:
             block = load_a(a, part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
-        for place in tl.static_range(TILE_ROWS):
-            row = first_row + place
-            mask = cols < tl.where(row < row_count, K, 0)
-            value = tl.load(x + row * K + cols, mask=mask, other=0.0)
-            finish_codes(
-                slice_codes(value, block), row, row_count, part,
-                w1, b1, w2, b2, gated, partials, arrivals, codes,
-                SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
-            )  # fmt: skip
+        mask = (rows < row_count)[:, None] & (cols < K)[None, :]
+        value = tl.load(x + rows[:, None] * K + cols[None, :], mask=mask, other=0.0)
+        finish_codes(
+            slice_codes(value, block, ASM), first_row, row_count, part,
+            w1, b1, w2, b2, gated, partials, arrivals, codes,
+            TILE_ROWS, SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
+        )  # fmt: skip

@@ -289,6 +289,7 @@ def merge_pieces(
     BLOCK_H: tl.constexpr,
     SLICES: tl.constexpr,
     GATED: tl.constexpr,
+    ASM: tl.constexpr,
 ):
     """Grid ``(N, slices of the K output columns)``; H and the like are the codes', as in every producer."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -315,7 +316,7 @@ def merge_pieces(
     tl.store(output + row * K + cols, value, mask=column_mask)
     if SEGMENTS > 0:
         finish_codes(
-            slice_codes(value, block), row, row_count, part,
+            slice_codes(value[None, :], block, ASM), row, row_count, part,
             w1, b1, w2, b2, gated, partials, arrivals, codes,
-            SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
+            1, SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
         )  # fmt: skip

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
+from kernels.overlap import compiled
 from kernels.paged_attention.batch import Attended, AttentionConfig, PagedBatch, default_config
 from kernels.paged_attention.kernel import attend_piece, attend_whole, merge_pieces
 from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns
@@ -120,6 +121,7 @@ def _merge(
         K=columns,
         PIECE=piece_tokens,
         BLOCK_C=width,
+        ASM=compiled(merge_pieces),
         num_warps=4,
         **launched.constants,
     )

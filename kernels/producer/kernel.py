@@ -27,16 +27,33 @@ def load_a(a, first, K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_C: tl.constexpr
 
 
 @triton.jit
-def slice_codes(x, block):
-    """float32 (BLOCK_W,): ``x`` (columns,) times its slice of A. Codes lie side by side in a thread, columns
-    mostly below each other, so that few sums cross threads."""
-    return tl.sum(block.to(tl.float32) * x.to(tl.float32)[:, None], 0)
+def slice_codes(x, block, ASM: tl.constexpr):
+    """float32 (16, BLOCK_W): ``x`` (rows, columns), 1 or 16 rows, times its slice of A.
+
+    A tensor core has 16 rows; of a single one all are copies, so that its bits are those it has among others.
+    """
+    if ASM:
+        x = _settled(x)
+    wide = tl.broadcast_to(x, (16, x.shape[1]))
+    if not ASM:  # the interpreter has no bfloat16 arithmetic
+        wide, block = wide.to(tl.float32), block.to(tl.float32)
+    return tl.dot(wide, block, input_precision="ieee")
+
+
+@triton.jit
+def _settled(x):
+    """``x``, which the compiler would compute again for each of its copies."""
+    if x.dtype == tl.float32:
+        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1)
+    else:
+        x = tl.inline_asm_elementwise("mov.b16 $0, $1;", "=h,h", [x], dtype=x.dtype, is_pure=False, pack=1)
+    return x
 
 
 @triton.jit
 def finish_codes(
     own,
-    row,
+    first_row,
     row_count,
     part,
     w1,
@@ -47,6 +64,7 @@ def finish_codes(
     partials,
     arrivals,
     codes,
+    TILE_ROWS: tl.constexpr,
     SEGMENTS: tl.constexpr,
     R: tl.constexpr,
     BLOCK_W: tl.constexpr,
@@ -55,26 +73,29 @@ def finish_codes(
     SLICES: tl.constexpr,
     GATED: tl.constexpr,
 ):
-    """Stores a slice's part ``own`` (BLOCK_W,) in ``codes`` (SLICES, rows, WIDTH); gated: the row's last
-    program writes its gated codes (1, rows, WIDTH)."""
+    """Stores a slice's part ``own`` (16, BLOCK_W) in ``codes`` (SLICES, rows, WIDTH); gated, with one row a
+    program: the row's last program writes its gated codes (1, rows, WIDTH)."""
     WIDTH: tl.constexpr = SEGMENTS * R
-    places = tl.arange(0, BLOCK_W)
+    tile, places = tl.arange(0, 16), tl.arange(0, BLOCK_W)
     if GATED:
-        tl.store(partials + (row * SLICES + part) * WIDTH + places, own, mask=places < WIDTH)
+        single = tl.sum(tl.where((tile == 0)[:, None], own, 0.0), 0)
+        tl.store(partials + (first_row * SLICES + part) * WIDTH + places, single, mask=places < WIDTH)
         # Without the barrier the counter may be seen before the stores of this program's other warps.
         tl.debug_barrier()
-        if tl.atomic_add(arrivals + row, 1, sem="acq_rel", scope="gpu") == SLICES - 1:
+        if tl.atomic_add(arrivals + first_row, 1, sem="acq_rel", scope="gpu") == SLICES - 1:
             for segment in range(SEGMENTS):
                 ranks = segment * R + tl.arange(0, R)
                 total = tl.zeros((R,), tl.float32)
                 for index in tl.static_range(SLICES):
-                    total += tl.load(partials + (row * SLICES + index) * WIDTH + ranks, cache_modifier=".cg")
+                    at = partials + (first_row * SLICES + index) * WIDTH + ranks
+                    total += tl.load(at, cache_modifier=".cg")
                 total *= _gate(total, segment, w1, b1, w2, b2, gated, R, H, BLOCK_H)
-                tl.store(codes + row * WIDTH + ranks, total)
-            tl.store(arrivals + row, 0)
+                tl.store(codes + first_row * WIDTH + ranks, total)
+            tl.store(arrivals + first_row, 0)
     else:
-        width = tl.where((row < row_count) & (part < SLICES), WIDTH, 0)
-        tl.store(codes + (part * row_count.to(tl.int64) + row) * WIDTH + places, own, mask=places < width)
+        rows = tl.where(part < SLICES, tl.minimum(row_count - first_row, TILE_ROWS), 0)
+        at = codes + (part * row_count.to(tl.int64) + first_row + tile)[:, None] * WIDTH + places[None, :]
+        tl.store(at, own, mask=(tile < rows)[:, None] & (places < WIDTH)[None, :])
 
 
 @triton.jit

@@ -9,9 +9,9 @@ from kernels.compensator.layout import MAX_SLICES, GpuCompensator
 from kernels.tensor_checks import power_of_two, require
 
 _A_ELEMENTS = 1 << 14  # of A that a program holds in registers at once
-_SLICES = (128, 1024)  # least and most columns of one
-_FEW_ROWS = 64  # up to which a program takes one row and one slice
-_ROWS, _RUN = 4, 4  # rows and slices of a program beyond
+_LEAST_COLUMNS, _MOST_COLUMNS = 64, 256  # of a slice; its steps on a tensor core follow each other
+_ROWS = 16  # of a program that takes several: those of a tensor core
+_RUNS = ((256, 1), (1024, 4), (1 << 62, 16))  # rows up to which a program takes so many slices
 _GATE_ELEMENTS = 1 << 13  # of a gate's layer, held in registers at once
 
 
@@ -39,8 +39,7 @@ def slice_columns(code_width: int, columns: int) -> int:
         code_width: Codes a row.
         columns: K.
     """
-    least, most = _SLICES
-    fitting = max(min(_A_ELEMENTS // power_of_two(code_width), most), least)
+    fitting = max(min(_A_ELEMENTS // power_of_two(code_width), _MOST_COLUMNS), _LEAST_COLUMNS)
     return max(fitting, power_of_two(-(-columns // MAX_SLICES)))
 
 
@@ -80,13 +79,22 @@ class CodeLaunch:
     output: Tensor | None
 
 
-def program_size(rows: int, slices: int, *, gated: bool) -> tuple[int, int]:
+def program_size(rows: int, slices: int, *, gated: bool, few: int) -> tuple[int, int]:
     """Rows and slices of one program; they decide on time, not on bits.
 
     Few rows want many programs, each with its part of A; many rows fill the GPU anyway and want A and x read
     seldom. The programs of a gated row wait for each other, so that each has one slice.
+
+    Args:
+        rows: M.
+        slices: Of K.
+        gated: Whether there are gates.
+        few: Rows up to which a program takes one row and one slice.
     """
-    return (1, 1) if gated or rows <= _FEW_ROWS else (_ROWS, min(_RUN, slices))
+    if gated or rows <= few:
+        return 1, 1
+    run = next(run for most, run in _RUNS if rows <= most)
+    return _ROWS, min(run, slices)
 
 
 def code_launch(
@@ -96,6 +104,8 @@ def code_launch(
     compensator: GpuCompensator | None,
     workspace: CodeWorkspace | None,
     out: Tensor | None = None,
+    *,
+    few_rows: int = 8,
 ) -> CodeLaunch:
     """Checks compensator and workspace against a launch.
 
@@ -106,6 +116,7 @@ def code_launch(
         compensator: ``None`` = no codes.
         workspace: Needed with a gated compensator.
         out: What to fill, ``(P, M, S R)``; ``None`` = a new one.
+        few_rows: Rows up to which a program takes one row and one slice.
 
     Raises:
         ValueError: They do not fit.
@@ -130,7 +141,7 @@ def code_launch(
             )
         _require_room(workspace, rows * slices * width, rows, x.device)
         waiting = (workspace.partials, workspace.arrivals)
-    tile_rows, run = program_size(rows, slices, gated=gate is not None)
+    tile_rows, run = program_size(rows, slices, gated=gate is not None, few=few_rows)
     shape = (slices if gate is None else 1, rows, width)
     output = torch.empty(shape, dtype=torch.float32, device=x.device) if out is None else out
     require("codes", output, shape=shape, dtypes=(torch.float32,), device=x.device)

@@ -21,6 +21,8 @@ from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns
 from kernels.rms_norm.reference import Normed
 from kernels.tensor_checks import FLOATS, power_of_two, require
 
+_FEW_ROWS = 64  # beyond, rows share a program, which takes their mean squares one after the other
+
 
 @triton.jit
 def _hidden(at, added_at, mask, HAS_RESIDUAL: tl.constexpr):
@@ -33,10 +35,10 @@ def _hidden(at, added_at, mask, HAS_RESIDUAL: tl.constexpr):
 
 
 @triton.jit
-def _scale(
+def _scales(
     x,
     residual,
-    rows,
+    first_row,
     row_count,
     x_stride,
     residual_stride,
@@ -46,16 +48,24 @@ def _scale(
     BLOCK_K: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
 ):
-    """(tile_rows,): one over the root of the mean square."""
-    squares = tl.zeros((TILE_ROWS, BLOCK_K), tl.float32)
-    for start in tl.static_range(0, K, BLOCK_K):
-        cols = start + tl.arange(0, BLOCK_K)
-        mask = (rows < row_count)[:, None] & (cols < K)[None, :]
-        at = x + rows[:, None] * x_stride + cols[None, :]
-        added_at = residual + rows[:, None] * residual_stride + cols[None, :]
-        value = _hidden(at, added_at, mask, HAS_RESIDUAL)
-        squares += value * value
-    return 1.0 / tl.sqrt(tl.sum(squares, 1) / K + eps)
+    """(TILE_ROWS,): one over the root of the mean square, a few rows at a time."""
+    AT_ONCE: tl.constexpr = 4 if TILE_ROWS > 4 else TILE_ROWS
+    tile = tl.arange(0, TILE_ROWS)
+    scales = tl.zeros((TILE_ROWS,), tl.float32)
+    for group in tl.static_range(TILE_ROWS // AT_ONCE):
+        rows = first_row + group * AT_ONCE + tl.arange(0, AT_ONCE)
+        squares = tl.zeros((AT_ONCE, BLOCK_K), tl.float32)
+        for start in tl.static_range(0, K, BLOCK_K):
+            cols = start + tl.arange(0, BLOCK_K)
+            mask = (rows < row_count)[:, None] & (cols < K)[None, :]
+            at = x + rows[:, None] * x_stride + cols[None, :]
+            added_at = residual + rows[:, None] * residual_stride + cols[None, :]
+            value = _hidden(at, added_at, mask, HAS_RESIDUAL)
+            squares += value * value
+        own = 1.0 / tl.sqrt(tl.sum(squares, 1) / K + eps)
+        spread = tl.reshape(tl.broadcast_to(own[None, :], (TILE_ROWS // AT_ONCE, AT_ONCE)), (TILE_ROWS,))
+        scales = tl.where(tile // AT_ONCE == group, spread, scales)
+    return scales
 
 
 @triton.jit(do_not_specialize=["row_count"])  # one compilation for every row count
@@ -91,6 +101,7 @@ def rms_norm_kernel(
     BLOCK_H: tl.constexpr,
     SLICES: tl.constexpr,
     GATED: tl.constexpr,
+    ASM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """Grid ``(row tiles, slices / RUN)``; BLOCK_K columns a step of the mean square, BLOCK_C a slice."""
@@ -103,11 +114,11 @@ def rms_norm_kernel(
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    tile = tl.arange(0, TILE_ROWS)
-    scales = _scale(
-        x, residual, first_row + tile, row_count, x_stride, residual_stride, eps,
+    scales = _scales(
+        x, residual, first_row, row_count, x_stride, residual_stride, eps,
         K, TILE_ROWS, BLOCK_K, HAS_RESIDUAL,
     )  # fmt: skip
+    rows = first_row + tl.arange(0, TILE_ROWS)
     for index in range(RUN):
         part = first_part + index
         cols = part * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -115,24 +126,22 @@ def rms_norm_kernel(
             factor = tl.load(weight + cols, mask=cols < K, other=0.0)
             if SEGMENTS > 0:
                 block = load_a(a, part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
-        for place in tl.static_range(TILE_ROWS):
-            row = first_row + place
-            mask = cols < tl.where(row < row_count, K, 0)
-            value = _hidden(
-                x + row * x_stride + cols, residual + row * residual_stride + cols, mask, HAS_RESIDUAL
-            )
-            if HAS_RESIDUAL:
-                tl.store(hidden + row * K + cols, value.to(hidden.dtype.element_ty), mask=mask)
-            scale = tl.sum(tl.where(tile == place, scales, 0.0))
-            scaled = (value * scale).to(y.dtype.element_ty).to(tl.float32)
-            normed = (scaled * factor.to(tl.float32)).to(y.dtype.element_ty)
-            tl.store(y + row * K + cols, normed, mask=mask)
-            if SEGMENTS > 0:
-                finish_codes(
-                    slice_codes(normed, block), row, row_count, part,
-                    w1, b1, w2, b2, gated, partials, arrivals, codes,
-                    SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
-                )  # fmt: skip
+        mask = (rows < row_count)[:, None] & (cols < K)[None, :]
+        at = x + rows[:, None] * x_stride + cols[None, :]
+        added_at = residual + rows[:, None] * residual_stride + cols[None, :]
+        value = _hidden(at, added_at, mask, HAS_RESIDUAL)
+        places = rows[:, None] * K + cols[None, :]
+        if HAS_RESIDUAL:
+            tl.store(hidden + places, value.to(hidden.dtype.element_ty), mask=mask)
+        scaled = (value * scales[:, None]).to(y.dtype.element_ty).to(tl.float32)
+        normed = (scaled * factor.to(tl.float32)[None, :]).to(y.dtype.element_ty)
+        tl.store(y + places, normed, mask=mask)
+        if SEGMENTS > 0:
+            finish_codes(
+                slice_codes(normed, block, ASM), first_row, row_count, part,
+                w1, b1, w2, b2, gated, partials, arrivals, codes,
+                TILE_ROWS, SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
+            )  # fmt: skip
 
 
 def launch(
@@ -169,7 +178,7 @@ def launch(
             rows_contiguous=True,
         )
     block = blocks(columns, 0 if compensator is None else compensator.code_width)
-    launched = code_launch(x, columns, block["BLOCK_C"], compensator, workspace)
+    launched = code_launch(x, columns, block["BLOCK_C"], compensator, workspace, few_rows=_FEW_ROWS)
     y = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
     hidden = x if residual is None else torch.empty_like(y)
     if rows:

@@ -48,6 +48,7 @@ def silu_mul_kernel(
     BLOCK_H: tl.constexpr,
     SLICES: tl.constexpr,
     GATED: tl.constexpr,
+    ASM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """Grid ``(row tiles, slices / RUN)``; BLOCK_C columns a slice."""
@@ -57,26 +58,25 @@ def silu_mul_kernel(
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+    rows = first_row + tl.arange(0, TILE_ROWS)
     for index in range(RUN):
         part = first_part + index
         cols = part * BLOCK_C + tl.arange(0, BLOCK_C)
         if SEGMENTS > 0 and RUN > 1:
             block = load_a(a, part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
-        for place in tl.static_range(TILE_ROWS):
-            row = first_row + place
-            mask = cols < tl.where(row < row_count, K, 0)
-            source = gate_up + row * row_stride + cols
-            gate = tl.load(source, mask=mask, other=0.0).to(tl.float32)
-            up = tl.load(source + K, mask=mask, other=0.0).to(tl.float32)
-            activated = (gate / (1.0 + tl.exp(-gate))).to(y.dtype.element_ty).to(tl.float32)
-            value = (activated * up).to(y.dtype.element_ty)
-            tl.store(y + row * K + cols, value, mask=mask)
-            if SEGMENTS > 0:
-                finish_codes(
-                    slice_codes(value, block), row, row_count, part,
-                    w1, b1, w2, b2, gated, partials, arrivals, codes,
-                    SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
-                )  # fmt: skip
+        mask = (rows < row_count)[:, None] & (cols < K)[None, :]
+        source = gate_up + rows[:, None] * row_stride + cols[None, :]
+        gate = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+        up = tl.load(source + K, mask=mask, other=0.0).to(tl.float32)
+        activated = (gate / (1.0 + tl.exp(-gate))).to(y.dtype.element_ty).to(tl.float32)
+        value = (activated * up).to(y.dtype.element_ty)
+        tl.store(y + rows[:, None] * K + cols[None, :], value, mask=mask)
+        if SEGMENTS > 0:
+            finish_codes(
+                slice_codes(value, block, ASM), first_row, row_count, part,
+                w1, b1, w2, b2, gated, partials, arrivals, codes,
+                TILE_ROWS, SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
+            )  # fmt: skip
 
 
 def launch(

@@ -20,25 +20,25 @@ KERNELS = {
         "rms_norm_kernel",
         NORM
         | {"TILE_ROWS": 1, "BLOCK_K": 4096, "BLOCK_C": 256, "RUN": 1, "BLOCK_H": 16}
-        | {"SLICES": 16, "GATED": False, "OVERLAP": True},
+        | {"SLICES": 16, "GATED": False, "ASM": True, "OVERLAP": True},
         4,
         3,
     ),
-    "norm, four rows": (
+    "norm, sixteen rows": (
         "rms_norm.kernel",
         "rms_norm_kernel",
         NORM
-        | {"TILE_ROWS": 4, "BLOCK_K": 4096, "BLOCK_C": 256, "RUN": 4, "BLOCK_H": 16}
-        | {"SLICES": 16, "GATED": False, "OVERLAP": True},
+        | {"TILE_ROWS": 16, "BLOCK_K": 4096, "BLOCK_C": 256, "RUN": 4, "BLOCK_H": 16}
+        | {"SLICES": 16, "GATED": False, "ASM": True, "OVERLAP": True},
         4,
         3,
     ),
-    "silu, four rows": (
+    "silu, sixteen rows": (
         "silu_mul.kernel",
         "silu_mul_kernel",
         CODES
-        | {"K": 14336, "TILE_ROWS": 4, "BLOCK_C": 1024, "RUN": 1, "BLOCK_H": 16}
-        | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 14, "GATED": False, "OVERLAP": True},
+        | {"K": 14336, "TILE_ROWS": 16, "BLOCK_C": 256, "RUN": 1, "BLOCK_H": 16}
+        | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 56, "GATED": False, "ASM": True, "OVERLAP": True},
         4,
         3,
     ),
@@ -95,14 +95,15 @@ def test_registers_suffice(compiled, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["norm, one row", "norm, four rows", "silu, four rows", "rope", "collect", "draw"]
+    "name", ["norm, one row", "norm, sixteen rows", "silu, sixteen rows", "rope", "collect", "draw"]
 )
 def test_loads_take_sixteen_bytes(compiled, name):
     assert compiled[name]["wide_loads"] > 0
 
 
-def test_few_rows_take_small_tensor_core_steps(compiled):
-    facts = compiled["attention, small tile"]
+@pytest.mark.parametrize("name", ["norm, one row", "silu, sixteen rows", "attention, small tile"])
+def test_few_rows_take_small_tensor_core_steps(compiled, name):
+    facts = compiled[name]
     assert facts["mma_sync"] > 0 and facts["wgmma"] == 0
 
 
