@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 import pytest
@@ -17,6 +15,7 @@ from spearhead.rpc import EndpointConfig, Server, TargetConfig, create_channel
 from spearhead.rpc.conventions import WORKER_STREAM_METHODS
 from spearhead.telemetry import Telemetry, TelemetryConfig
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc, verify_pb2, verify_pb2_grpc
+from tests.certificates import Certificates, make_certificates
 
 SCHEDULER = "spearhead.v1.SchedulerService"
 VERIFY = "spearhead.v1.VerifyService"
@@ -139,33 +138,6 @@ async def serve(telemetry: Telemetry, scheduler: Scheduler) -> AsyncIterator[Ser
         yield start
 
 
-@dataclass(frozen=True)
-class Certificates:
-    ca: Path
-    server: Path
-    server_key: Path
-    client: Path
-    client_key: Path
-
-
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """An authority, and a server and a client certificate that it signed."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", "-subj", "/CN=test ca")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    for name in ("server", "client"):
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        openssl(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-            "-days", "2", "-out", f"{name}.crt", "-extfile", "names",
-        )  # fmt: skip
-    return Certificates(
-        ca=folder / "ca.crt", server=folder / "server.crt", server_key=folder / "server.key",
-        client=folder / "client.crt", client_key=folder / "client.key",
-    )  # fmt: skip
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
