@@ -11,7 +11,9 @@ from typing import Any
 import grpc
 
 from scheduler_service.latency_table import LatencyTable, ModelProfile
+from spearhead.cli.connection import CREDENTIALS, add_credential_options, target_at
 from spearhead.cli.interruption import run_interruptibly
+from spearhead.cli.options import given, refuse_idle
 from spearhead.cli.supervisor import Supervisor
 from spearhead.cli.up import add_stack_options, print_line, stack_options_from
 from spearhead.errors import ConfigError, InvalidRequest
@@ -32,15 +34,20 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     group = parser.add_argument_group("running workers (else they are started as by `spearhead up`)")
     group.add_argument("--verify-address", metavar="ADDRESS", help="a running verify service")
     group.add_argument("--draft-address", metavar="ADDRESS", help="a running draft service")
-    group.add_argument("--tls-ca", type=Path, metavar="PEM", help="trust this authority; turns TLS on")
-    group.add_argument("--token-file", type=Path, metavar="FILE", help="file with the bearer token")
+    add_credential_options(group)
     add_stack_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measures and writes the table."""
+    """Measures and writes the table.
+
+    Raises:
+        ConfigError: The table has no place, or an option would have no effect.
+    """
     if not arguments.output.parent.is_dir():
         raise ConfigError(f"--output {arguments.output}: the folder {arguments.output.parent} does not exist")
+    if not arguments.verify_address:
+        refuse_idle(given(arguments, ("draft_address", *CREDENTIALS)), "without --verify-address")
     table = run_interruptibly(_measure(arguments))
     table.save(arguments.output)
     print(
@@ -53,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _measure(arguments: argparse.Namespace) -> LatencyTable:
     if arguments.verify_address:
-        verify = _target(arguments.verify_address, arguments)
-        draft = _target(arguments.draft_address, arguments) if arguments.draft_address else None
+        verify = target_at(arguments.verify_address, arguments)
+        draft = target_at(arguments.draft_address, arguments) if arguments.draft_address else None
         return await _profile(verify, draft, arguments)
     options = stack_options_from(arguments, listen="")
     async with Supervisor(options, log=print_line, progress=print_line, workers_only=True) as workers:
@@ -101,10 +108,6 @@ async def _tell_time(address: str) -> None:
     for elapsed_s in itertools.count(0, _PROGRESS_EVERY_S):
         print(f"measuring the worker at {address}: {elapsed_s} s", file=sys.stderr, flush=True)
         await asyncio.sleep(_PROGRESS_EVERY_S)
-
-
-def _target(address: str, arguments: argparse.Namespace) -> TargetConfig:
-    return TargetConfig(address=address, tls_ca=arguments.tls_ca, token_file=arguments.token_file)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
