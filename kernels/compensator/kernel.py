@@ -40,9 +40,10 @@ def codes_kernel(
 ):
     """Grid ``(row tiles, slices / RUN)``; x (row_count, K), BLOCK_C columns a slice."""
     first_row, first_part = tl.program_id(0).to(tl.int64) * TILE_ROWS, tl.program_id(1) * RUN
-    block = load_a(a, first_part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
+    block = load_a(a, first_part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+    if OVERLAP:
         tl.extra.cuda.gdc_wait()
     rows = first_row + tl.arange(0, TILE_ROWS)
     for index in range(RUN):

@@ -33,7 +33,7 @@ def slice_codes(x, block, ASM: tl.constexpr):
     A tensor core has 16 rows; of a single one all are copies, so that its bits are those it has among others.
     """
     if ASM:
-        x = _settled(x)
+        x, block = _settled(x), _settled(block)
     wide = tl.broadcast_to(x, (16, x.shape[1]))
     if not ASM:  # the interpreter has no bfloat16 arithmetic
         wide, block = wide.to(tl.float32), block.to(tl.float32)
@@ -42,7 +42,8 @@ def slice_codes(x, block, ASM: tl.constexpr):
 
 @triton.jit
 def _settled(x):
-    """``x``, which the compiler would compute again for each of its copies."""
+    """``x``, here and once: the compiler would compute it again for each copy of a row, and would wait for A
+    where it is asked for, before the kernel in front has ended."""
     if x.dtype == tl.float32:
         x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1)
     else:

@@ -9,7 +9,7 @@ from kernels.compensator.layout import MAX_SLICES, GpuCompensator
 from kernels.tensor_checks import power_of_two, require
 
 _A_ELEMENTS = 1 << 14  # of A that a program holds in registers at once
-_LEAST_COLUMNS, _MOST_COLUMNS = 64, 256  # of a slice; its steps on a tensor core follow each other
+_LEAST_COLUMNS, _MOST_COLUMNS = 64, 512  # of a slice; its steps on a tensor core follow each other
 _ROWS = 16  # of a program that takes several: those of a tensor core
 _RUNS = ((256, 1), (1024, 4), (1 << 62, 16))  # rows up to which a program takes so many slices
 _GATE_ELEMENTS = 1 << 13  # of a gate's layer, held in registers at once

@@ -106,13 +106,14 @@ def rms_norm_kernel(
 ):
     """Grid ``(row tiles, slices / RUN)``; BLOCK_K columns a step of the mean square, BLOCK_C a slice."""
     first_row, first_part = tl.program_id(0).to(tl.int64) * TILE_ROWS, tl.program_id(1) * RUN
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
     # Constants are asked for first, since they come from furthest away.
     first_cols = first_part * BLOCK_C + tl.arange(0, BLOCK_C)
     factor = tl.load(weight + first_cols, mask=first_cols < K, other=0.0)
     if SEGMENTS > 0:
         block = load_a(a, first_part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
     if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     scales = _scales(
         x, residual, first_row, row_count, x_stride, residual_stride, eps,

@@ -53,10 +53,11 @@ def silu_mul_kernel(
 ):
     """Grid ``(row tiles, slices / RUN)``; BLOCK_C columns a slice."""
     first_row, first_part = tl.program_id(0).to(tl.int64) * TILE_ROWS, tl.program_id(1) * RUN
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
     if SEGMENTS > 0:  # asked for first, since it comes from furthest away
         block = load_a(a, first_part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
     if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     rows = first_row + tl.arange(0, TILE_ROWS)
     for index in range(RUN):

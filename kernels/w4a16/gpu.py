@@ -5,12 +5,14 @@ import triton
 from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
+from kernels.producer import total
 from kernels.w4a16.kernel import w4a16_kernel
 from kernels.w4a16.layout import GpuWeight
 from kernels.w4a16.plan import LayerPlan, Tile, launch_rows
 from kernels.w4a16.workspace import Workspace
 
 DTYPES = (torch.float16, torch.bfloat16)
+_ADDED_INSIDE = 16  # rows up to which the kernel adds partial codes; either way in the same order
 
 
 def compiled() -> bool:
@@ -54,6 +56,8 @@ def multiply(
     check_correction(x, weight, compensator, codes)
     y = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype, device=x.device)
     tile = plan.tile(x.shape[0])
+    if codes is not None and codes.shape[0] > 1 and x.shape[0] > _ADDED_INSIDE:
+        codes = total.launch(codes)[None]
     step = launch_rows(x.shape[0], plan.parts, weight.padded_outputs, tile)
     for first in range(0, x.shape[0], max(step, 1)):
         own = slice(first, first + step)

@@ -37,8 +37,8 @@ KERNELS = {
         "silu_mul.kernel",
         "silu_mul_kernel",
         CODES
-        | {"K": 14336, "TILE_ROWS": 16, "BLOCK_C": 256, "RUN": 1, "BLOCK_H": 16}
-        | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 56, "GATED": False, "ASM": True, "OVERLAP": True},
+        | {"K": 14336, "TILE_ROWS": 16, "BLOCK_C": 512, "RUN": 1, "BLOCK_H": 16}
+        | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 28, "GATED": False, "ASM": True, "OVERLAP": True},
         4,
         3,
     ),

@@ -42,7 +42,7 @@ def test_codes_fill_what_is_given():
 
 @pytest.mark.parametrize(
     ("code_width", "columns", "slice_size"),
-    [(16, 4096, 256), (64, 4096, 256), (128, 4096, 128), (768, 4096, 64), (16, 28672, 512), (48, 576, 256)],
+    [(16, 4096, 512), (64, 4096, 256), (128, 4096, 128), (768, 4096, 64), (16, 65536, 1024), (48, 576, 256)],
 )
 def test_a_program_holds_its_part_of_a_in_registers_and_slices_are_few(code_width, columns, slice_size):
     assert slice_columns(code_width, columns) == slice_size
@@ -72,5 +72,5 @@ def test_without_a_compensator_there_is_nothing_to_compute():
 def test_more_rows_than_planned_are_refused():
     compensator = packed(600)
     workspace = code_workspace(16, 600, compensator.code_width, CPU)
-    with pytest.raises(ValueError, match="the workspace holds 1536 partial codes and 16 counters"):
+    with pytest.raises(ValueError, match="the workspace holds 1024 partial codes and 16 counters"):
         code_launch(torch.ones(17, 600), 600, 512, compensator, workspace)

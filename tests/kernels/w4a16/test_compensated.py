@@ -62,6 +62,24 @@ def test_codes_have_the_same_bits_in_any_batch():
         assert torch.equal(part, codes[:, 16 : 16 + count])
 
 
+def test_a_row_has_the_same_bits_whoever_adds_its_partial_codes():
+    static = tuple((count, rank, False) for count, rank, _ in QKV)
+    whole = Problem(rows=33, outputs=256, inputs=700, projections=static)
+    layer = plan(32, 64, 2)
+    scratch, compensator, weight = workspace(whole, layer), whole.compensator(), whole.weight()
+    codes = compensator_gpu.gated_codes(whole.x, compensator, scratch)
+    assert len(codes) == 3
+    y = gpu.multiply(whole.x, weight, layer, scratch, compensator=compensator, codes=codes)
+    assert relative_error(y, whole.expected()) < CORRECTED_BOUND[whole.dtype]
+    for row in (0, 32):
+        own = slice(row, row + 1)
+        alone = codes[:, own].contiguous()
+        x = whole.x[own].clone()
+        assert torch.equal(
+            gpu.multiply(x, weight, layer, scratch, compensator=compensator, codes=alone), y[own]
+        )
+
+
 def test_the_fused_product_follows_the_law(problem, layer):
     scratch, compensator = workspace(problem, layer), problem.compensator()
     codes = compensator_gpu.gated_codes(problem.x, compensator, scratch)
