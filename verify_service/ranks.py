@@ -106,7 +106,7 @@ async def _work(
     ended = asyncio.ensure_future(ending.wait())
     loading = asyncio.ensure_future(thread.run(lambda: load(config, group)))
     await asyncio.wait({loading, ended}, return_when=asyncio.FIRST_COMPLETED)
-    if ended.done():
+    if not loading.done():  # else its own error says more
         return ended.result()
     engine = loading.result().result[0].engine
     joined.set()

@@ -4,7 +4,8 @@ import datetime
 import os
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from spearhead.errors import RankFailure
 from spearhead.model.parallel.place import LOOPBACK, RankPlace
+
+_PAUSE_S = 0.05
 
 
 class MeetingPoint:
@@ -24,15 +27,15 @@ class MeetingPoint:
         timeout_s: Wait so many seconds for the leader.
 
     Raises:
-        RankFailure: The leader is not there.
+        RankFailure: The leader is not there, or this is the leader and its port is taken.
     """
 
     def __init__(self, place: RankPlace, timeout_s: float) -> None:
         by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         keeps = place.rank == 0 and not by_agent
-        listening = _loopback_listener(place.port) if keeps and place.address == LOOPBACK else None
         self._where = f"{place.address}:{place.port}"
         try:
+            listening = _loopback_listener(place.port) if keeps and place.address == LOOPBACK else None
             store = dist.TCPStore(  # type: ignore[attr-defined]  # documented; torch's stubs do not say so
                 place.address,
                 place.port if listening is None else listening.getsockname()[1],
@@ -41,10 +44,8 @@ class MeetingPoint:
                 wait_for_workers=False,
                 master_listen_fd=None if listening is None else listening.detach(),
             )
-        except RuntimeError as error:
-            raise RankFailure(
-                f"rank {place.rank} of {place.size} cannot reach the leader at {self._where}: {error}"
-            ) from error
+        except (OSError, RuntimeError) as error:
+            raise RankFailure(_no_meeting(place, keeps, error)) from error
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if by_agent else "0"
         self.port = store.port
         self.store = dist.PrefixStore(f"spearhead/{attempt}", store)  # type: ignore[attr-defined]
@@ -53,23 +54,27 @@ class MeetingPoint:
         """Writes a word."""
         self.store.set(name, word)
 
-    def hear(self, name: str, timeout_s: float) -> str:
+    def hear(self, name: str, timeout_s: float, check: Callable[[], None] = lambda: None) -> str:
         """Reads a word, waiting for it.
 
         Args:
             name: Of the word.
             timeout_s: Longest wait, seconds; the leader's end is noticed in any case.
+            check: Called now and then; raises what makes waiting pointless.
 
         Raises:
             RankFailure: Nobody says it.
         """
+        deadline = time.monotonic() + timeout_s
         try:
-            self.store.wait([name], datetime.timedelta(seconds=timeout_s))
+            while not self.store.check([name]):
+                check()
+                if time.monotonic() > deadline:
+                    raise RankFailure(f"the leader at {self._where} said nothing within {timeout_s:g} s")
+                time.sleep(_PAUSE_S)  # the table can only be asked; its own wait asks nobody else
             return bytes(self.store.get(name)).decode()
         except RuntimeError as error:
-            raise RankFailure(
-                f"the leader at {self._where} is gone, or said nothing within {timeout_s:g} s: {error}"
-            ) from error
+            raise RankFailure(f"the leader at {self._where} is gone: {error}") from error
 
 
 class DistributedRanks:
@@ -130,6 +135,19 @@ class DistributedRanks:
         """See :class:`spearhead.model.parallel.Ranks`."""
         mine = torch.tensor([proposal], dtype=torch.uint8, device=self._device)
         return all(bool(answer.item()) for answer in self.gather(mine))
+
+
+def _no_meeting(place: RankPlace, keeps: bool, error: Exception) -> str:
+    where = f"{place.address}:{place.port}"
+    if keeps:
+        return (
+            f"rank 0 cannot let the others meet at {where}: {error}; choose a port that is free "
+            "(parallel.rendezvous_port, or torchrun's --master-port)"
+        )
+    return (
+        f"rank {place.rank} of {place.size} cannot reach the leader at {where}: {error}; look at the log of "
+        "rank 0"
+    )
 
 
 def _loopback_listener(port: int) -> socket.socket:

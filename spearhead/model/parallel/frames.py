@@ -32,12 +32,14 @@ class FrameSocket:
     Args:
         connection: Connected; owned from now on.
         timeout_s: Longest wait for room in the peer's window.
+        longest_bytes: Of a frame that the peer may send; no more than that is kept of what it sends.
     """
 
-    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+    def __init__(self, connection: socket.socket, timeout_s: float, *, longest_bytes: int) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(timeout_s)
         self._connection = connection
+        self._longest_bytes = longest_bytes
         self._received = bytearray()
 
     def fileno(self) -> int:
@@ -65,6 +67,7 @@ class FrameSocket:
 
         Raises:
             OSError: The connection is broken, or the peer has closed it.
+            ValueError: What came is no frame, or a longer one than the peer may send.
         """
         block = self._connection.recv(_READ_BYTES)
         if not block:
@@ -72,6 +75,8 @@ class FrameSocket:
         self._received += block
         while len(self._received) >= _HEADER.size:
             kind, length = _HEADER.unpack_from(self._received)
+            if length > self._longest_bytes:
+                raise ValueError(f"a frame of {length} bytes came; at most {self._longest_bytes} are taken")
             end = _HEADER.size + length
             if len(self._received) < end:
                 return

@@ -20,6 +20,7 @@ _LEADER, _COMPLETE = "leader", "complete"
 _DAY_S = 86_400.0
 
 OnLoss = Callable[[RankFailure], None]
+OnEnd = Callable[[RankFailure | None], None]
 
 
 class LeaderGroup:
@@ -74,13 +75,13 @@ class FollowerGroup:
         settings: Section ``[parallel]``.
         place: Of this rank.
         children: Starts ranks of this machine.
-        on_loss: Called once, from another thread, when the leader is lost.
+        on_end: Called once, from another thread, when the leader is lost, or stops: ``None``.
     """
 
     def __init__(
-        self, settings: ParallelSettings, place: RankPlace, children: Children, on_loss: OnLoss
+        self, settings: ParallelSettings, place: RankPlace, children: Children, on_end: OnEnd
     ) -> None:
-        self._settings, self._place, self._children, self._on_loss = settings, place, children, on_loss
+        self._settings, self._place, self._children, self._on_end = settings, place, children, on_end
         self._follower: Follower | None = None
 
     def join(self, device: torch.device) -> Ranks:
@@ -92,9 +93,9 @@ class FollowerGroup:
         Raises:
             RankFailure: Not all came.
         """
-        settings, place = self._settings, self._place
+        settings, place, children = self._settings, self._place, self._children
         meeting = MeetingPoint(place, settings.start_timeout_s)
-        _start_beside(place, self._children, place.port)
+        _start_beside(place, children, place.port)
         port, _, secret = meeting.hear(_LEADER, settings.start_timeout_s).partition(" ")
         self._follower = Follower(
             place.address,
@@ -102,10 +103,10 @@ class FollowerGroup:
             secret,
             place.rank,
             lost_after_s=settings.lost_after_s,
-            on_loss=self._on_loss,
+            on_end=self._on_end,
         )
         # The leader does not wait for ever, and its end is seen. Only then does the time of exchanges count.
-        meeting.hear(_COMPLETE, _DAY_S)
+        meeting.hear(_COMPLETE, _DAY_S, children.check)
         return DistributedRanks(meeting, place, device=device, timeout_s=settings.collective_timeout_s)
 
     def follow(

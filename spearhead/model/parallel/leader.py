@@ -1,8 +1,6 @@
 """Rank 0's side of the connections to the other ranks: work goes out, and signs of life come in."""
 
-import hmac
 import logging
-import secrets
 import select
 import socket
 import threading
@@ -10,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from spearhead.errors import RankFailure
+from spearhead.model.parallel.entrance import Entrance
 from spearhead.model.parallel.frames import FrameSocket, Kind
-from spearhead.model.parallel.place import LOOPBACK
 
 BEATS = 5
 """Signs of life within the time after which a rank is lost."""
@@ -39,12 +37,13 @@ class Leader:
         self._size = size
         self._lost_after_s = lost_after_s
         self._on_loss = on_loss
-        self._listening = _listen_at(address)
-        self.port: int = self._listening.getsockname()[1]
-        self.secret = secrets.token_hex()
+        self._entrance = Entrance(address, size, lost_after_s)
+        self.port = self._entrance.port
+        self.secret = self._entrance.secret
         self._followers: dict[int, FrameSocket] = {}
         self._seen: dict[int, float] = {}
         self._turn = threading.Lock()
+        self._losing = threading.Lock()
         self._failure: RankFailure | None = None
         self._ended = threading.Event()
         self._wake, self._bell = socket.socketpair()
@@ -63,7 +62,6 @@ class Leader:
         """
         deadline = time.monotonic() + timeout_s
         self._watch.start()  # who came early is told that this rank lives, while it awaits the others
-        self._listening.settimeout(self._pause_s)
         while len(self._followers) < self._size - 1:
             check()
             if self._failure is not None:
@@ -74,12 +72,10 @@ class Leader:
                     f"ranks {missing} of {self._size} did not come within {timeout_s:g} s "
                     "(parallel.start_timeout_s); look at their logs"
                 )
-            try:
-                connection, peer = self._listening.accept()
-            except TimeoutError:
-                continue
-            self._greet(connection, f"{peer[0]}:{peer[1]}")
-        self._listening.close()
+            for rank, follower in self._entrance.admit(self._pause_s):
+                self._seen[rank] = time.monotonic()
+                self._followers[rank] = follower
+        self._entrance.close()
 
     def send(self, work: bytes) -> None:
         """Gives work to every follower.
@@ -102,19 +98,22 @@ class Leader:
         Returns:
             The failure, to be raised.
         """
-        if self._failure is None:
+        with self._losing:
+            if self._failure is not None:
+                return self._failure
             self._failure = RankFailure(f"{why}; the service ends, so that all ranks start again together")
-            self._ended.set()
-            self._on_loss(self._failure)
+        self._ended.set()
+        self._on_loss(self._failure)
         return self._failure
 
     def close(self) -> None:
         """Tells every follower that there is no more work."""
         self._ended.set()
-        self._listening.close()
+        self._entrance.close()
         self._bell.close()
         if self._watch.is_alive():
             self._watch.join(self._lost_after_s)
+        self._wake.close()
         with self._turn:
             for follower in self._followers.values():
                 try:
@@ -123,34 +122,13 @@ class Leader:
                     _log.warning("a rank could not be told to stop: %s", error)
                 follower.close()
 
-    def _greet(self, connection: socket.socket, peer: str) -> None:
-        follower = FrameSocket(connection, self._lost_after_s)
-        try:
-            rank = self._rank_of(_first_frame(follower))
-        except (OSError, ValueError) as error:
-            _log.warning("%s is no rank of this model: %s", peer, error)
-            follower.close()
-            return
-        self._seen[rank] = time.monotonic()
-        self._followers[rank] = follower
-
-    def _rank_of(self, hello: tuple[Kind, bytes]) -> int:
-        if hello[0] is not Kind.HELLO:
-            raise ValueError("it did not say who it is")
-        secret, _, rank = hello[1].decode().partition(" ")
-        if not hmac.compare_digest(secret, self.secret):
-            raise ValueError("it does not know the secret")
-        if int(rank) in self._followers or not 1 <= int(rank) < self._size:
-            raise ValueError(f"rank {rank} of {self._size} is not awaited")
-        return int(rank)
-
     def _watch_all(self) -> None:
         beaten = 0.0
         while self._wait_for_followers():
             for rank, follower in list(self._followers.items()):
                 try:
                     self._look_at(rank, follower)
-                except OSError as error:
+                except (OSError, ValueError) as error:  # ValueError: what came is no frame
                     if not self._ended.is_set():
                         self.lose(f"rank {rank} of {self._size} is gone: {error}")
                     return
@@ -190,17 +168,3 @@ class Leader:
                 self.lose(f"a rank is gone: {error}")
         finally:
             self._turn.release()
-
-
-def _listen_at(address: str) -> socket.socket:
-    if address == LOOPBACK:
-        return socket.create_server((LOOPBACK, 0))
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", 0))
-
-
-def _first_frame(follower: FrameSocket) -> tuple[Kind, bytes]:
-    while True:
-        for frame in follower.read():
-            return frame

@@ -11,8 +11,10 @@ from spearhead.model.parallel.place import LOOPBACK, RankPlace
 
 def main(rank: int, port: int) -> None:
     place = RankPlace(rank=rank, size=2, local_rank=rank, address=LOOPBACK, port=port, starts=range(0))
-    meeting = MeetingPoint(place, 60.0)
-    ranks = DistributedRanks(meeting, place, device=torch.device("cpu"), timeout_s=1.0)
+    meeting = MeetingPoint(place, 120.0)
+    meeting.say(f"started {rank}", "yes")
+    meeting.hear(f"started {1 - rank}", 120.0)  # from now on none is slow for want of a processor
+    ranks = DistributedRanks(meeting, place, device=torch.device("cpu"), timeout_s=2.0)
     parts = ranks.gather(torch.tensor([[rank + 0.5]], dtype=torch.bfloat16))
     print([part.tolist() for part in parts], ranks.agree(True), ranks.agree(rank == 0), flush=True)
     if rank:

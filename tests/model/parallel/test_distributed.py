@@ -5,6 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from spearhead.errors import RankFailure
+from spearhead.model.parallel.distributed import MeetingPoint
+from spearhead.model.parallel.place import LOOPBACK, RankPlace
+
 SCRIPT = Path(__file__).with_name("meeting_rank.py")
 ROOT = SCRIPT.parents[3]
 
@@ -23,8 +29,8 @@ def test_processes_exchange_in_order_and_give_a_rank_up_that_does_not_come():
         port = str(probe.getsockname()[1])
     ranks = [start(rank, port) for rank in range(2)]
     try:
-        first, errors = ranks[0].communicate(timeout=60)
-        second, _ = ranks[1].communicate("leave\n", timeout=60)
+        first, errors = ranks[0].communicate(timeout=120)
+        second, _ = ranks[1].communicate("leave\n", timeout=120)
     finally:
         for process in ranks:
             process.kill()
@@ -32,4 +38,33 @@ def test_processes_exchange_in_order_and_give_a_rank_up_that_does_not_come():
     exchanged, failure = first.splitlines() or [errors, ""]
     assert exchanged == "[[[0.5]], [[1.5]]] True False"
     assert second == exchanged + "\n"
-    assert failure.startswith("rank 0 of 2 could not exchange 12 bytes with the others within 1 s")
+    assert failure.startswith("rank 0 of 2 could not exchange 12 bytes with the others within 2 s")
+
+
+def place(rank: int, port: int) -> RankPlace:
+    return RankPlace(rank=rank, size=2, local_rank=rank, address=LOOPBACK, port=port, starts=range(0))
+
+
+def test_a_word_is_heard_when_it_is_said_and_not_waited_for_in_vain():
+    meeting = MeetingPoint(place(0, 0), 20.0)
+    other = MeetingPoint(place(1, meeting.port), 20.0)
+    meeting.say("leader", "port and secret")
+    assert other.hear("leader", 20.0) == "port and secret"
+    with pytest.raises(RankFailure, match=r"the leader at .* said nothing within 0.1 s"):
+        other.hear("complete", 0.1)
+
+
+def test_a_leader_whose_port_is_taken_says_so():
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            RankFailure, match=rf"rank 0 cannot let the others meet at 127.0.0.1:{port}: .*choose a port"
+        ):
+            MeetingPoint(place(0, port), 20.0)
+
+
+def test_a_leader_that_is_not_there_is_not_waited_for_for_ever():
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        with pytest.raises(RankFailure, match=r"rank 1 of 2 cannot reach the leader at 127\.0\.0\.1"):
+            MeetingPoint(place(1, probe.getsockname()[1]), 0.2)
