@@ -82,7 +82,7 @@ def _of_torchrun(size: int, environment: Mapping[str, str]) -> RankPlace:
         rank=rank,
         size=size,
         local_rank=_number(environment, "LOCAL_RANK") if "LOCAL_RANK" in environment else rank,
-        address=environment["MASTER_ADDR"],
+        address=LOOPBACK if environment["MASTER_ADDR"] == "localhost" else environment["MASTER_ADDR"],
         port=_number(environment, "MASTER_PORT"),
         starts=range(0),
     )

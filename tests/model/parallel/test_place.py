@@ -26,6 +26,10 @@ def test_torchrun_says_which_rank_this_is_and_starts_each_itself():
     assert (found.address, found.port, found.starts) == ("host", 4000, range(0))
 
 
+def test_ranks_of_one_machine_stay_on_it_by_whatever_name_it_is_called():
+    assert place(TORCHRUN | {"MASTER_ADDR": "localhost"}).address == "127.0.0.1"
+
+
 def test_without_a_local_rank_the_rank_is_that_of_one_machine():
     assert place({name: value for name, value in TORCHRUN.items() if name != "LOCAL_RANK"}).local_rank == 5
 
