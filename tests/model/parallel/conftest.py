@@ -1,7 +1,7 @@
 """Ranks that are threads of one process, and the parts of tiny models that they compute."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,15 @@ from spearhead.model.quantization import QuantizationScheme
 from spearhead.model.weights import ModelWeights
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """On a busy machine threads of a tiny product wait longer for each other than they compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class ThreadRank:

@@ -65,11 +65,14 @@ def drive(step, callers, on_step=None):
 
 @pytest.fixture
 def alone(make_verifier, loop):
-    """``alone(variant) -> tokens`` of one process."""
+    """``alone(*variants) -> tokens by each``, of one process."""
 
-    def generate(variant):
-        verifier = make_verifier(variant=variant)
-        return loop.run(verifier, [loop.Request("a", PROMPT, loop.sampling())], COUNT)[0]
+    def generate(*variants):
+        verifier, outputs = make_verifier(), []
+        for variant in variants:
+            verifier.set_variant(variant)
+            outputs += loop.run(verifier, [loop.Request(variant, PROMPT, loop.sampling())], COUNT)
+        return outputs
 
     return generate
 
@@ -77,7 +80,7 @@ def alone(make_verifier, loop):
 def test_drafts_chunks_prefix_hits_preemption_and_variants_change_no_token(
     start_ranks, tiny_checkpoint, step_item, alone
 ):
-    full, four_bit = alone("fp16"), alone("w4")
+    full, four_bit = alone("fp16", "w4")
     service = start_ranks(tiny_checkpoint("llama"), **VARIANTS)
     assert service.info().rank_count == 2
     with service.stepping() as step:
@@ -113,5 +116,5 @@ def test_ranks_that_were_started_one_by_one_serve_and_measure_what_they_do_toget
     assert profile.device.startswith("2 x cpu: ")
     assert {entry.op for entry in profile.latencies} == {"linear", "attention", "head", "overhead"}
     with service.stepping() as step:
-        full = alone("fp16")
+        (full,) = alone("fp16")
         assert drive(step, [Caller(1, step_item, full)]) == [full]
