@@ -141,13 +141,22 @@ def _transport_error(code: grpc.StatusCode, text: str, address: str) -> errors.S
             )
             error.code = code
             return error
+        case grpc.StatusCode.UNAVAILABLE if "hostname verification" in lowered:
+            message = (
+                f"TLS with {address} failed: {text}; the server's certificate is for another name: set "
+                "tls_name (--tls-name) to one that it holds, or connect by that name"
+            )
         case grpc.StatusCode.UNAVAILABLE if "handshake" in lowered or "ssl" in lowered:
             message = (
                 f"TLS with {address} failed: {text}; check that both sides use TLS, that tls_ca signed the "
                 "server's certificate for this host name, and that a client certificate is set if wanted"
             )
         case grpc.StatusCode.UNAVAILABLE:
-            message = f"{address} cannot be reached: {text}; check that it runs and listens at this address"
+            # gRPC says no more than "Socket closed" when a server misses a client certificate, or TLS at all.
+            message = (
+                f"{address} cannot be reached: {text}; check that it runs and listens at this address, and "
+                "that TLS options match the server's"
+            )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             message = f"{address} did not finish before the deadline: {text}; allow more time or ask for less"
         case grpc.StatusCode.UNIMPLEMENTED:

@@ -7,6 +7,7 @@ import pytest
 from spearhead.errors import ConfigError, InvalidRequest, NotReady
 from spearhead.rpc import TargetConfig, create_channel, error_from_rpc
 from spearhead.v1 import scheduler_pb2, scheduler_pb2_grpc
+from tests.certificates import make_certificates
 
 
 async def abort(channel):
@@ -21,12 +22,26 @@ async def test_tls_works_with_the_authority_that_signed(serve, certificates):
         assert await abort(channel) == scheduler_pb2.AbortResponse()
 
 
-async def test_plaintext_to_a_tls_server_fails_as_not_ready(serve, certificates):
+async def test_plaintext_to_a_tls_server_says_to_check_tls(serve, certificates):
     running = await serve(tls_certificate=certificates.server, tls_key=certificates.server_key)
     async with running.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await abort(channel)
-    assert isinstance(error_from_rpc(raised.value), NotReady)
+    error = error_from_rpc(raised.value)
+    assert isinstance(error, NotReady)
+    assert error.message.endswith("and that TLS options match the server's")
+
+
+async def test_a_certificate_for_another_name_is_a_failure_of_tls_and_says_what_to_set(serve, tmp_path):
+    certificates = make_certificates(tmp_path, names="DNS:elsewhere")
+    running = await serve(tls_certificate=certificates.server, tls_key=certificates.server_key)
+    async with running.channel(tls_ca=certificates.ca) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await abort(channel)
+    error = error_from_rpc(raised.value, running.address)
+    assert isinstance(error, NotReady)
+    assert error.message.startswith(f"TLS with {running.address} failed")
+    assert "the server's certificate is for another name: set tls_name (--tls-name)" in error.message
 
 
 async def test_tls_to_a_plaintext_server_says_to_check_tls(serve, certificates):
