@@ -68,7 +68,8 @@ def load(config: VerifyConfig, group: Group | None = None) -> tuple[LoadedModel,
         ranks: Ranks = ALONE
         shard: Shard | None = None
         if group is not None:
-            ranks, shard = _join(config, group, checkpoint, held, scheme)
+            files = digests(checkpoint, full_precision, held)
+            ranks, shard = _join(config, group, checkpoint, (*files, *held), scheme)
         model = load_model(
             checkpoint,
             settings,
@@ -96,10 +97,18 @@ def _join(
     config: VerifyConfig,
     group: Group,
     checkpoint: Checkpoint,
-    held: Sequence[str],
+    files: Sequence[str],
     scheme: QuantizationScheme | None,
 ) -> tuple[Ranks, Shard]:
-    """Meets the other ranks; which part is this one's. A model that cannot be cut is refused before that."""
+    """Meets the other ranks; which part is this one's. A model that cannot be cut is refused before that.
+
+    Args:
+        config: Of this rank.
+        group: The other ranks.
+        checkpoint: The model.
+        files: What every rank has to have.
+        scheme: Of weights that are rounded at load.
+    """
     groups: dict[str, InputGroups] = dict(checkpoint.input_groups)
     if scheme is not None:
         groups |= scheme_groups(checkpoint.config, scheme)
@@ -109,9 +118,26 @@ def _join(
     settings = replace(config.model, path="", device=device.type, threads=0)
     dtypes = compute_dtypes(config.model, device)
     versions = (__version__, torch.__version__)
-    same = (*versions, checkpoint.revision, held, dtypes, config.variants, config.kv_cache, settings)
+    same = (*versions, *files, dtypes, config.variants, config.kv_cache, settings)
     check_same(ranks, repr(same), device)
     return ranks, shards[ranks.rank]
+
+
+def digests(checkpoint: Checkpoint, full_precision: Checkpoint | None, held: Sequence[str]) -> list[str]:
+    """What tells the files of one rank from those of another, or of another day.
+
+    Args:
+        checkpoint: The model.
+        full_precision: Named beside it.
+        held: Variants.
+    """
+    corrections = checkpoint.compensators if W4_EC in held else None
+    source = full_precision if FP16 in held else None
+    return [
+        checkpoint.revision,
+        "" if corrections is None else corrections.digest,
+        "" if source is None else source.revision,
+    ]
 
 
 def _tell_share(model: LoadedModel, ranks: Ranks, shard: Shard) -> None:
