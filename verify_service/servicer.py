@@ -167,7 +167,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
             variant=timed.result.variant,
         )
         response.timing.CopyFrom(worker_timing(receipt, timed, timed.result.sample_ns))
-        self._count(verifier, items, outcomes, response.timing.compute_ns)
+        self._count(verifier, outcomes, response.timing.compute_ns)
         record_step_spans(
             self._tracer, method=METHOD, worker="verify", traceparent=request.traceparent,
             timing=response.timing,
@@ -175,15 +175,9 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         )  # fmt: skip
         return response
 
-    def _count(
-        self,
-        verifier: Verifier,
-        items: Sequence[VerifyItem],
-        outcomes: Sequence[Verified | Failure],
-        compute_ns: int,
-    ) -> None:
+    def _count(self, verifier: Verifier, outcomes: Sequence[Verified | Failure], compute_ns: int) -> None:
         pages = verifier.engine.pages
-        self._metrics.step(sum(len(item.token_ids) for item in items), compute_ns)
+        self._metrics.step(_computed_tokens(outcomes), compute_ns)
         self._metrics.item_errors(outcomes)
         self._metrics.set_sequences(
             verifier.engine.sequence_count, held_pages=pages.held_page_count, page_count=pages.page_count
@@ -253,10 +247,15 @@ def _span_attributes(
     return {
         "spearhead.step.id": step_id,
         "spearhead.batch.requests": len(items),
-        "spearhead.batch.tokens": sum(len(item.token_ids) for item in items),
+        "spearhead.batch.tokens": _computed_tokens(outcomes),
         "spearhead.batch.draft_tokens": sum(item.draft_count for item in items),
         "spearhead.batch.accepted_tokens": sum(
             outcome.accepted_count for outcome in outcomes if isinstance(outcome, Verified)
         ),
         "spearhead.batch.failed_items": sum(isinstance(outcome, Failure) for outcome in outcomes),
     }
+
+
+def _computed_tokens(outcomes: Sequence[Verified | Failure]) -> int:
+    """Tokens computed for items that did not fail: a long prompt is sent whole and computed in chunks."""
+    return sum(outcome.computed_token_count for outcome in outcomes if isinstance(outcome, Verified))

@@ -50,6 +50,7 @@ class Verified:
     Attributes:
         computed_length: Tokens whose KV is valid now.
         cached_token_count: Of these, taken from the prefix cache by this step.
+        computed_token_count: Tokens that this step computed, drafts that were refused included.
         emitted: Accepted drafts, then the target's next token; empty when nothing was sampled.
         logprobs: One for each emitted token, when asked for.
         margin: Smallest gap between the two best logits among the emitted tokens.
@@ -57,6 +58,7 @@ class Verified:
 
     computed_length: int
     cached_token_count: int
+    computed_token_count: int
     emitted: tuple[int, ...] = ()
     logprobs: tuple[Logprobs, ...] = ()
     margin: float | None = None
@@ -156,7 +158,11 @@ class Verifier:
         committed = item.committed_length + len(item.token_ids) - item.draft_count
         computed = min(outcome.computed_length, committed)
         self.engine.keep(item.key, computed, publish=True)
-        return Verified(computed_length=computed, cached_token_count=outcome.cached_token_count)
+        return Verified(
+            computed_length=computed,
+            cached_token_count=outcome.cached_token_count,
+            computed_token_count=_computed_count(item, outcome),
+        )
 
     def _accept(
         self, item: VerifyItem, outcome: Advanced | Failure, drawn: Sequence[Drawn]
@@ -171,10 +177,15 @@ class Verifier:
         return Verified(
             computed_length=computed,
             cached_token_count=outcome.cached_token_count,
+            computed_token_count=_computed_count(item, outcome),
             emitted=tuple(one.sample.token_id for one in drawn),
             logprobs=tuple(one.logprobs for one in drawn if one.logprobs is not None),
             margin=min(one.sample.margin for one in drawn),
         )
+
+
+def _computed_count(item: VerifyItem, outcome: Advanced) -> int:
+    return outcome.computed_length - item.committed_length - outcome.cached_token_count
 
 
 def _non_finite(position: int, row: Tensor) -> Failure:

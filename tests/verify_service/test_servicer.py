@@ -5,15 +5,18 @@ import contextlib
 import grpc
 import numpy as np
 import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from spearhead import PROTOCOL_VERSION
 from spearhead.model.loading import LoadedModel
 from spearhead.rpc import EndpointConfig, Server, TargetConfig, create_channel, error_from_rpc
-from spearhead.telemetry import Telemetry
+from spearhead.telemetry import Telemetry, TelemetryConfig
 from spearhead.v1 import types_pb2, verify_pb2, verify_pb2_grpc
 from spearhead.worker.model_thread import ModelThread
 from verify_service.servicer import VerifyServicer
 
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 GREEDY = types_pb2.WorkerSampling(temperature=0, top_p=1, repetition_penalty=1)
 
 
@@ -27,8 +30,20 @@ def item(sequence_id, ids=(1, 2, 3), **changes):
 
 
 @pytest.fixture
-async def service(make_verifier, tmp_path):
-    telemetry, thread = Telemetry.disabled(), ModelThread("test")
+def exporter():
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def telemetry(exporter):
+    telemetry = Telemetry.start("verify", TelemetryConfig(), span_processors=[SimpleSpanProcessor(exporter)])
+    yield telemetry
+    telemetry.shutdown()
+
+
+@pytest.fixture
+async def service(make_verifier, tmp_path, telemetry):
+    thread = ModelThread("test")
     server = Server(
         EndpointConfig(listen=f"unix:{tmp_path / 'v.sock'}"),
         service_names=["spearhead.v1.VerifyService"],
@@ -58,6 +73,7 @@ async def steps(stub):
         await call.write(
             verify_pb2.StepRequest(
                 step_id=step_id,
+                traceparent=TRACEPARENT,
                 items=items,
                 releases=[types_pb2.SequenceRelease(sequence_id=i) for i in releases],
             )
@@ -133,6 +149,23 @@ async def test_a_reply_carries_step_id_timing_pages_and_variant(service):
     assert 0 < timing.compute_ns <= timing.total_ns
     assert timing.queue_ns + timing.compute_ns <= timing.total_ns
     assert timing.sample_ns < timing.compute_ns
+
+
+async def test_spans_and_metrics_count_the_tokens_that_were_computed_not_those_that_were_sent(
+    service, telemetry, exporter
+):
+    stub, _, _, _, attach = service
+    attach()
+    prompt = list(range(1, 41))
+    async with steps(stub) as step:
+        await step(item(1, ids=prompt, max_compute_tokens=24))
+        await step(item(1, ids=prompt[24:], committed_length=24))
+        reply = await step(item(2, ids=prompt), item(3, committed_length=9))
+    assert reply.results[0].cached_token_count == 32
+    spans = [span for span in exporter.get_finished_spans() if span.name == "spearhead.v1.VerifyService/Step"]
+    counts = [span.attributes["spearhead.batch.tokens"] for span in spans if span.parent is not None]
+    assert counts == [24, 16, 8]
+    assert telemetry.registry.get_sample_value("spearhead_verify_tokens_total") == 48
 
 
 async def test_the_end_of_a_stream_frees_its_sequences_and_no_others(service):

@@ -186,7 +186,16 @@ def test_drafts_that_a_bound_on_tokens_let_through_are_no_part_of_the_sequence(m
     )
     (outcome,) = verifier.step([item]).outcomes
     assert (outcome.computed_length, outcome.emitted) == (21, ())
+    assert outcome.computed_token_count == 14
     assert verifier.engine.tokens("a") == request.tokens
+
+
+def test_refused_drafts_count_as_computed(make_verifier, loop):
+    verifier = make_verifier()
+    request = loop.Request("a", PROMPT, loop.sampling(), only_eos, 4)
+    loop.run(verifier, [request], 1)
+    (outcome,) = verifier.step([request.item()]).outcomes
+    assert (outcome.accepted_count, outcome.computed_token_count) == (0, 5)
 
 
 def test_a_thousand_mixed_aborts_leave_acceptance_as_it_was(make_verifier, loop):
