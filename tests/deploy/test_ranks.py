@@ -93,8 +93,10 @@ def test_pods_of_a_group_share_the_ranks_and_find_their_place_in_the_environment
         assert chosen["parallel.tensor_parallel_size"] == "16"
         assert chosen["parallel.launch"] == '"environment"'
         assert chosen["parallel.rendezvous_port"] == "29500"
-        assert chosen["parallel.start_timeout_s"] == "1800"
+        assert chosen["parallel.start_timeout_s"] == "1620"
     assert settings(group[LEADER]) == settings(group[WORKER])
+    probe = group[LEADER]["spec"]["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 1800  # who is missing is said before
     assert group[LEADER]["spec"]["containers"][0]["image"] == group[WORKER]["spec"]["containers"][0]["image"]
 
 

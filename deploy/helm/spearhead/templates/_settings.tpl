@@ -41,8 +41,9 @@ has to agree with ports, volumes and secrets is no value. As JSON, section to ke
     {{- if include "spearhead.grouped" $root -}}
       {{- $_ := set $parallel "launch" "environment" -}}
       {{- $_ := set $parallel "rendezvous_port" (int $values.leaderWorkerSet.rendezvousPort) -}}
-      {{- /* Pods of a group may wait for nodes and images, each for itself. */ -}}
-      {{- $patience = dict "start_timeout_s" (int $values.startupSeconds) -}}
+      {{- /* Pods of a group may wait for nodes and images, each for itself. A little less than the probe's patience,
+             so that the log says which ranks are missing before the pod is ended. */ -}}
+      {{- $patience = dict "start_timeout_s" (max 1 (div (mul (int $values.startupSeconds) 9) 10)) -}}
     {{- end -}}
     {{- $_ := set $settings "parallel" (mergeOverwrite $patience ($settings.parallel | default dict) $parallel) -}}
   {{- end -}}
