@@ -9,7 +9,7 @@ from scheduler_service.drafting import Drafting
 from scheduler_service.lifecycle import Lifecycle
 from scheduler_service.proposals import Proposals
 from scheduler_service.recovery import Recovery
-from scheduler_service.step import StepPart, interpret
+from scheduler_service.step import StepPart, computed_token_count, interpret
 from scheduler_service.step_trace import StepTrace
 from scheduler_service.verifying import StepExchange, Verifying
 from spearhead.errors import SpearheadError
@@ -106,6 +106,7 @@ class Applier:
         start_s: float,
     ) -> None:
         progress = interpret(part, result, self._vocab_size)
+        computed = computed_token_count(part, result)
         if part.draft_token_ids:
             part.request.trace.drafted_by(self._drafting.worker)
         kept = self._lifecycle.advance(
@@ -122,8 +123,8 @@ class Applier:
         trace.member(
             part.request,
             {
-                "tokens": kept or part.compute_token_count,
-                "computed_tokens": part.compute_token_count,
+                "tokens": kept or computed,
+                "computed_tokens": computed,
                 "drafted": len(part.draft_token_ids),
                 "accepted": min(progress.accepted, max(kept - 1, 0)),
             },

@@ -234,18 +234,21 @@ class Drafting:
         assert self._link is not None
         message, session = draft_pb2.ProposeRequest(), self._link.session
         items = [add_item(message, request, session, token_budget=budget) for request, budget in alive]
+        computed: dict[int, int] = {}
         try:
             exchange = await self._exchange(message, trace, self._patience.longest_s)
             results = exchange.reply.results if exchange is not None else ()
             for (request, _), item, result in zip(alive, items, results, strict=False):
                 if self._usable(request, item, result):
                     sent = item.committed_length + len(item.token_ids) // 4
-                    request.draft.computed_length = min(result.computed_length, sent)
+                    request.draft.computed_length = held = min(result.computed_length, sent)
+                    before = item.committed_length + result.cached_token_count
+                    computed[request.sequence_id] = max(held - before, 0)
         finally:
             self._catching_up = set()
             self._background = None
-            for (request, _), item in zip(alive, items, strict=True):
-                trace.member(request, {"computed_tokens": len(item.token_ids) // 4})
+            for request, _ in alive:
+                trace.member(request, {"computed_tokens": computed.get(request.sequence_id, 0)})
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(alive)})
 
     async def _exchange(

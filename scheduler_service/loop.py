@@ -17,7 +17,7 @@ from scheduler_service.proposals import Proposals
 from scheduler_service.recovery import Recovery
 from scheduler_service.request import Request
 from scheduler_service.room import Room
-from scheduler_service.step import StepPart
+from scheduler_service.step import StepPart, computed_token_counts
 from scheduler_service.step_plan import PlannedSequence, StepPlan
 from scheduler_service.step_trace import StepTrace
 from scheduler_service.tracing import WallClock
@@ -199,9 +199,11 @@ class Loop:
         self._learn(plan, parts, proposals, exchange)
         self.step_count += 1
         end_s = time.monotonic()
-        self._metrics.step(end_s - start_s, tokens=sum(part.row_count for part in parts))
+        computed = computed_token_counts(parts, exchange.reply.results)
+        draft_count = sum(len(part.draft_token_ids) for part in parts)
+        self._metrics.step(end_s - start_s, tokens=sum(computed) + draft_count)
         trace.part("emit", exchange.end_s, end_s)
-        trace.end(end_s, self._step_attributes(parts, exchange))
+        trace.end(end_s, self._step_attributes(parts, computed, exchange))
 
     async def _propose(self, members: Sequence[Member], trace: StepTrace) -> Proposals:
         wanted = [
@@ -261,12 +263,16 @@ class Loop:
             members=members,
         )
 
-    def _step_attributes(self, parts: Sequence[StepPart], exchange: StepExchange) -> dict[str, int | str]:
+    def _step_attributes(
+        self, parts: Sequence[StepPart], computed: Sequence[int], exchange: StepExchange
+    ) -> dict[str, int | str]:
         decoding = [part for part in parts if part.decoding]
         return {
             "spearhead.worker.verify": self._batch.worker,
             "spearhead.batch.requests": len(parts),
-            "spearhead.batch.prefill_tokens": sum(p.compute_token_count for p in parts if not p.decoding),
+            "spearhead.batch.prefill_tokens": sum(
+                count for part, count in zip(parts, computed, strict=True) if not part.decoding
+            ),
             "spearhead.batch.decode_tokens": len(decoding),
             "spearhead.batch.draft_tokens": sum(len(part.draft_token_ids) for part in decoding),
             "spearhead.kv.blocks_free": self._verifying.free_page_count,

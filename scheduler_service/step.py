@@ -1,6 +1,6 @@
 """One sequence's part in a step: the item that goes out, and what its result means."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scheduler_service.request import Request
@@ -88,6 +88,30 @@ class Progress:
     token_ids: Sequence[int]
     accepted: int
     logprobs: Sequence[types_pb2.TokenLogprobs]
+
+
+def computed_token_count(part: StepPart, result: verify_pb2.StepItemResult) -> int:
+    """Known tokens that the worker computed in a step, by its own word, beyond drafts and cached prefixes.
+
+    It may be less than the plan wants: when less fits one step, when nothing else is left beyond a cached
+    prefix, or none after an error or in a result that contradicts the item.
+    """
+    if result.HasField("error"):
+        return 0
+    known_length = result.computed_length - result.accepted_draft_count
+    return max(known_length - result.cached_token_count - part.committed_length, 0)
+
+
+def computed_token_counts(
+    parts: Sequence[StepPart], results: Iterable[verify_pb2.StepItemResult]
+) -> list[int]:
+    """The same for every part of a step; a part without a result counts 0."""
+    by_sequence = {result.sequence_id: result for result in results}
+    found = [by_sequence.get(part.request.sequence_id) for part in parts]
+    return [
+        0 if result is None else computed_token_count(part, result)
+        for part, result in zip(parts, found, strict=True)
+    ]
 
 
 def interpret(part: StepPart, result: verify_pb2.StepItemResult, vocab_size: int) -> Progress:

@@ -65,7 +65,7 @@ class FakeCache:
             cached = worker.cached_prefix(new)
         count = len(new)
         if item.HasField("max_compute_tokens"):
-            count = min(count, cached + item.max_compute_tokens)
+            count = min(count, cached + min(item.max_compute_tokens, worker.max_compute_tokens))
         tokens = held[: item.committed_length] + new[:count]
         worker.expect(len(tokens) <= worker.context_length, "a sequence beyond the context")
         others = worker.used_pages - (worker.pages(len(old.token_ids)) if old is not None else 0)
@@ -89,6 +89,7 @@ class FakeWorker:
         page_size: int = 4,
         page_count: int = 1000,
         context_length: int = 4096,
+        max_compute_tokens: int = 1 << 20,
         eos_token_ids: Sequence[int] = (),
         revision: str = "sha256:1",
     ) -> None:
@@ -99,6 +100,7 @@ class FakeWorker:
         self.page_size = page_size
         self.page_count = page_count
         self.context_length = context_length
+        self.max_compute_tokens = max_compute_tokens
         self.eos_token_ids = list(eos_token_ids)
         self.caches: list[FakeCache] = []
         self.connection_count = 0
@@ -116,6 +118,7 @@ class FakeWorker:
         self.changed = asyncio.Condition()
         self.item_faults: dict[int, int] = {}  # Count of the item to the ItemErrorReason it gets.
         self.item_count = 0
+        self.total_ns = 2000  # What it says that a message took.
 
     @property
     def used_pages(self) -> int:
@@ -160,6 +163,7 @@ class FakeWorker:
             kv_page_size=self.page_size,
             kv_page_count=self.page_count,
             device="cpu",
+            max_compute_tokens=self.max_compute_tokens,
             eos_token_ids=self.eos_token_ids,
             batch_invariant=True,
         )
@@ -210,7 +214,7 @@ class FakeWorker:
             raise ItemProblem(reason, f"injected {types_pb2.ItemErrorReason.Name(reason)}")
 
     def timing(self) -> types_pb2.WorkerTiming:
-        return types_pb2.WorkerTiming(compute_ns=1000, total_ns=2000)
+        return types_pb2.WorkerTiming(compute_ns=1000, total_ns=self.total_ns)
 
 
 class FakeVerify(FakeWorker, verify_pb2_grpc.VerifyServiceServicer):

@@ -1,6 +1,6 @@
 import pytest
 
-from scheduler_service.step import StepPart, interpret
+from scheduler_service.step import StepPart, computed_token_count, computed_token_counts, interpret
 from scheduler_service.wire import unpack_token_ids
 from spearhead.errors import SpearheadError
 from spearhead.v1 import types_pb2, verify_pb2
@@ -91,3 +91,27 @@ def test_missing_logprobs_are_refused() -> None:
     answer.logprobs.append(types_pb2.TokenLogprobs(token_id=30))
     with pytest.raises(SpearheadError, match=r"1 log-probabilities came for 2 tokens"):
         interpret(step, answer, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("step", "answer", "count"),
+    [
+        (part(0, 10), {"computed_length": 6}, 6),
+        (part(0, 10), {"computed_length": 10, "cached_token_count": 8, "next_token_id": 1}, 2),
+        (part(6, 4), {"computed_length": 8}, 2),
+        (part(9, 1, [30, 31]), {"computed_length": 11, "accepted_draft_count": 1, "next_token_id": 4}, 1),
+        (part(6, 4), {"error": types_pb2.ItemError(reason=types_pb2.ITEM_ERROR_REASON_CACHE_MISS)}, 0),
+        (part(6, 4), {"computed_length": 2}, 0),
+    ],
+    ids=["less fitted", "prefix was cached", "later chunk", "drafts are apart", "failed", "contradictory"],
+)
+def test_the_worker_says_how_many_known_tokens_it_computed(
+    step: StepPart, answer: dict[str, object], count: int
+) -> None:
+    assert computed_token_count(step, result(step, **answer)) == count
+
+
+def test_a_part_without_a_result_computed_nothing() -> None:
+    step = part(0, 10)
+    assert computed_token_counts([step], []) == [0]
+    assert computed_token_counts([step], [result(step, computed_length=10)]) == [10]
