@@ -68,8 +68,10 @@ def load(config: VerifyConfig, group: Group | None = None) -> tuple[LoadedModel,
         ranks: Ranks = ALONE
         shard: Shard | None = None
         if group is not None:
+            ranks, shard = _join(config, group, checkpoint, scheme)
             files = digests(checkpoint, full_precision, held)
-            ranks, shard = _join(config, group, checkpoint, (*files, *held), scheme)
+            ranks.meet()  # one may read files for minutes longer than another; exchanges do not wait so long
+            _check_same(config, ranks, (*files, *held))
         model = load_model(
             checkpoint,
             settings,
@@ -97,7 +99,6 @@ def _join(
     config: VerifyConfig,
     group: Group,
     checkpoint: Checkpoint,
-    files: Sequence[str],
     scheme: QuantizationScheme | None,
 ) -> tuple[Ranks, Shard]:
     """Meets the other ranks; which part is this one's. A model that cannot be cut is refused before that.
@@ -106,21 +107,23 @@ def _join(
         config: Of this rank.
         group: The other ranks.
         checkpoint: The model.
-        files: What every rank has to have.
         scheme: Of weights that are rounded at load.
     """
     groups: dict[str, InputGroups] = dict(checkpoint.input_groups)
     if scheme is not None:
         groups |= scheme_groups(checkpoint.config, scheme)
     shards = plan_shards(checkpoint.config, groups, config.parallel.tensor_parallel_size)
+    ranks = group.join(compute_device(config.model))
+    return ranks, shards[ranks.rank]
+
+
+def _check_same(config: VerifyConfig, ranks: Ranks, files: Sequence[str]) -> None:
     device = compute_device(config.model)
-    ranks = group.join(device)
     settings = replace(config.model, path="", device=device.type, threads=0)
     dtypes = compute_dtypes(config.model, device)
     versions = (__version__, torch.__version__)
     same = (*versions, *files, dtypes, config.variants, config.kv_cache, settings)
     check_same(ranks, repr(same), device)
-    return ranks, shards[ranks.rank]
 
 
 def digests(checkpoint: Checkpoint, full_precision: Checkpoint | None, held: Sequence[str]) -> list[str]:

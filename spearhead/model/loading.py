@@ -115,7 +115,7 @@ def load_model(
         most_kv_heads=config.kv_head_count if shard is None else shard.most_kv_heads,
     )
     for dtype in compute_dtypes(settings, device):
-        engine, invariant = build(sizes, load_weights(dtype, device), dtype, device)
+        engine, invariant = build(sizes, _read(load_weights, dtype, device, ranks), dtype, device)
         if invariant:
             break
         _log.warning("results in %s depend on the batch on this machine", dtype)
@@ -144,6 +144,17 @@ def _return_freed_memory() -> None:
     """Loading leaves gigabytes of freed temporaries with glibc's allocator, which keeps them unless asked."""
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def _read(
+    load_weights: Callable[[torch.dtype, torch.device], Mapping[str, ModelWeights]],
+    dtype: torch.dtype,
+    device: torch.device,
+    ranks: Ranks,
+) -> Mapping[str, ModelWeights]:
+    weights = load_weights(dtype, device)
+    ranks.meet()  # one may read for minutes longer than another; exchanges do not wait so long
+    return weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

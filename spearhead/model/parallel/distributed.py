@@ -16,6 +16,9 @@ from spearhead.model.parallel.place import LOOPBACK, RankPlace
 
 _PAUSE_S = 0.05
 
+DAY_S = 86_400.0
+"""Longer than a wait that another part of the process ends."""
+
 
 class MeetingPoint:
     """Where ranks learn of each other: a small table of words at the leader's address.
@@ -76,6 +79,21 @@ class MeetingPoint:
         except RuntimeError as error:
             raise RankFailure(f"the leader at {self._where} is gone: {error}") from error
 
+    def meet(self, name: str, rank: int, size: int) -> None:
+        """Waits until all ranks have called it, as long as they live: the end of one ends the others.
+
+        Args:
+            name: Of the meeting.
+            rank: This one.
+            size: Number of ranks.
+
+        Raises:
+            RankFailure: The leader is gone.
+        """
+        self.say(f"{name} {rank}", "here")
+        for other in range(size):
+            self.hear(f"{name} {other}", DAY_S)
+
 
 class DistributedRanks:
     """Exchanges tensors through gloo on processors, through NCCL on CUDA devices.
@@ -98,6 +116,8 @@ class DistributedRanks:
     ) -> None:
         self.rank = place.rank
         self.size = place.size
+        self._meeting = meeting
+        self._times_met = 0
         self._device = device
         self._timeout_s = timeout_s
         if place.address == LOOPBACK and sys.platform == "linux":
@@ -117,6 +137,11 @@ class DistributedRanks:
             )
         except RuntimeError as error:
             raise RankFailure(f"rank {self.rank} of {self.size} did not meet the others: {error}") from error
+
+    def meet(self) -> None:
+        """See :class:`spearhead.model.parallel.Ranks`."""
+        self._times_met += 1
+        self._meeting.meet(f"met {self._times_met}", self.rank, self.size)
 
     def gather(self, tensor: Tensor) -> Sequence[Tensor]:
         """See :class:`spearhead.model.parallel.Ranks`."""

@@ -7,7 +7,7 @@ import torch
 from spearhead.errors import RankFailure
 from spearhead.model.forward import ForwardPass
 from spearhead.model.parallel.children import Children
-from spearhead.model.parallel.distributed import DistributedRanks, MeetingPoint
+from spearhead.model.parallel.distributed import DAY_S, DistributedRanks, MeetingPoint
 from spearhead.model.parallel.follower import Follower
 from spearhead.model.parallel.leader import Leader
 from spearhead.model.parallel.lockstep import LeadingDecoder, follow
@@ -17,7 +17,6 @@ from spearhead.model.settings import ParallelSettings
 from spearhead.model.weights import ModelWeights
 
 _LEADER, _COMPLETE = "leader", "complete"
-_DAY_S = 86_400.0
 
 OnLoss = Callable[[RankFailure], None]
 OnEnd = Callable[[RankFailure | None], None]
@@ -106,7 +105,7 @@ class FollowerGroup:
             on_end=self._on_end,
         )
         # The leader does not wait for ever, and its end is seen. Only then does the time of exchanges count.
-        meeting.hear(_COMPLETE, _DAY_S, children.check)
+        meeting.hear(_COMPLETE, DAY_S, children.check)
         return DistributedRanks(meeting, place, device=device, timeout_s=settings.collective_timeout_s)
 
     def follow(

@@ -18,6 +18,13 @@ class Ranks(Protocol):
     rank: int
     size: int
 
+    def meet(self) -> None:
+        """Waits for all ranks, as long as they live: for work that may take one much longer than another.
+
+        Raises:
+            RankFailure: The leader is gone.
+        """
+
     def gather(self, tensor: Tensor) -> Sequence[Tensor]:
         """The tensors of all ranks, in the order of ranks; of one shape and type everywhere.
 
@@ -38,6 +45,9 @@ class SingleRank:
 
     rank = 0
     size = 1
+
+    def meet(self) -> None:
+        """Nobody is waited for."""
 
     def gather(self, tensor: Tensor) -> Sequence[Tensor]:
         """The tensor itself."""

@@ -33,6 +33,9 @@ class TwoThreads:
     def __init__(self, rank, board, barrier):
         self.rank, self._board, self._barrier = rank, board, barrier
 
+    def meet(self):
+        self._barrier.wait(30)
+
     def gather(self, tensor):
         self._board[self.rank] = tensor.clone()
         self._barrier.wait(30)

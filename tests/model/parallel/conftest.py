@@ -39,6 +39,9 @@ class ThreadRank:
         self.size = len(board)
         self._board, self._barrier = board, barrier
 
+    def meet(self) -> None:
+        self._barrier.wait(timeout=30)
+
     def gather(self, tensor: Tensor) -> Sequence[Tensor]:
         self._board[self.rank] = tensor.clone()
         self._barrier.wait(timeout=30)

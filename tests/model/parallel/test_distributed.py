@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,24 @@ def test_a_word_is_heard_when_it_is_said_and_not_waited_for_in_vain():
     assert other.hear("leader", 20.0) == "port and secret"
     with pytest.raises(RankFailure, match=r"the leader at .* said nothing within 0.1 s"):
         other.hear("complete", 0.1)
+
+
+def test_ranks_that_meet_go_on_when_the_last_one_has_come():
+    meetings = [MeetingPoint(place(0, 0), 20.0)]
+    meetings += [MeetingPoint(place(1, meetings[0].port), 20.0)]
+    came = []
+
+    def meet(rank: int) -> None:
+        meetings[rank].meet("weights", rank, 2)
+        came.append(rank)
+
+    first = threading.Thread(target=meet, args=(0,))
+    first.start()
+    assert meetings[1].hear("weights 0", 20.0) == "here"
+    assert came == []
+    meet(1)
+    first.join(20)
+    assert sorted(came) == [0, 1]
 
 
 def test_a_leader_whose_port_is_taken_says_so():
