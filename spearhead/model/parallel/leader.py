@@ -66,15 +66,17 @@ class Leader:
             check()
             if self._failure is not None:
                 raise self._failure
-            if time.monotonic() > deadline:
+            left_s = deadline - time.monotonic()
+            if left_s < 0:
                 missing = sorted(set(range(1, self._size)) - self._followers.keys())
                 raise RankFailure(
                     f"ranks {missing} of {self._size} did not come within {timeout_s:g} s "
                     "(parallel.start_timeout_s); look at their logs"
                 )
-            for rank, follower in self._entrance.admit(self._pause_s):
+            for rank, follower in self._entrance.admit(min(self._pause_s, left_s)):
                 self._seen[rank] = time.monotonic()
                 self._followers[rank] = follower
+                self._bell.send(b"!")
         self._entrance.close()
 
     def send(self, work: bytes) -> None:
@@ -142,8 +144,12 @@ class Leader:
         poll.register(self._wake, select.POLLIN)
         for follower in list(self._followers.values()):  # others may come meanwhile
             poll.register(follower.fileno(), select.POLLIN)
-        poll.poll(self._pause_s * 1000)
-        return not self._ended.is_set()
+        found = poll.poll(self._pause_s * 1000)
+        if self._ended.is_set():
+            return False
+        if self._wake.fileno() in dict(found):
+            self._wake.recv(self._size)  # a follower has come, and is watched from now on
+        return True
 
     def _look_at(self, rank: int, follower: FrameSocket) -> None:
         while follower.readable(0):

@@ -67,7 +67,7 @@ def test_a_stranger_that_says_nothing_holds_nobody_up(lead):
 
 
 def test_ranks_that_do_not_come_are_named(lead):
-    leader, _ = lead(size=4, lost_after_s=1)
+    leader, _ = lead(size=4)
     join(leader, 2)
     with pytest.raises(RankFailure, match=r"ranks \[1, 3\] of 4 did not come within 0.4 s"):
         leader.accept(0.4)
@@ -84,7 +84,7 @@ def test_waiting_ends_when_it_has_become_pointless(lead):
 
 
 def test_a_follower_that_is_gone_is_a_loss_and_takes_no_more_work(lead):
-    leader, losses = lead(lost_after_s=2)
+    leader, losses = lead()
     connection = hello(leader, f"{leader.secret} 1")
     leader.accept(PATIENCE_S)
     connection.close()
@@ -103,7 +103,7 @@ def test_a_follower_that_is_silent_is_a_loss(lead):
 
 
 def test_a_follower_that_sends_no_frames_is_a_loss(lead):
-    leader, losses = lead(lost_after_s=2)
+    leader, losses = lead()
     connection = hello(leader, f"{leader.secret} 1")
     leader.accept(PATIENCE_S)
     connection.send(Kind.WORK, bytes(300))
