@@ -48,7 +48,7 @@ def main() -> None:
     print(f"{'model':9}{'rows':>6}" + "".join(f"{name:>10}" for name in (*_COLUMNS, "cost")))
     rows, complete = collect(_measured(options), _shown)
     setup = {"group": options.group, "rank": options.rank, "dtype": options.dtype}
-    print(last_line("kernels.compensator", rows, complete=complete, **setup))
+    print(last_line("kernels.compensator", rows, complete=complete, gated=options.gated, **setup))
     wrong = [row for row in rows if any(str(value).startswith("wrong") for value in row.values())]
     raise SystemExit(1 if wrong else 0)
 

@@ -17,16 +17,17 @@ bit-identical for any M and position   A row's sum runs over its own inputs only
                                        rising order: the tensor core sums a chunk from zero, in steps of 16
                                        inputs; ``fma(chunk, scale, sum)`` adds it in float32. Tile sizes say
                                        which program computes a result, never in which order.
-... for any run                        SPLIT parts of K are summed in rising order by the program that arrives
-                                       last; counting is atomic, adding is not. Parts depend on K and SPLIT.
+... for any run                        Parts of K are summed as a balanced tree, by the program that arrives last
+                                       where several share them; counting is atomic, adding is not.
+... for any SPLIT                      However many programs share the parts, the tree is the same.
 same bits with a compensator of zeros  The correction is added in output units, after all parts.
 per channel = equal scales per group   Both take the same steps; the scale is loaded once instead.
 NaN and infinity stay in their row     No row reads another row's inputs or codes.
-not claimed                            Equal bits between SPLITs, group sizes, types, GPU models, Triton
+not claimed                            Equal bits between PARTS, group sizes, types, GPU models, Triton
                                        versions, or with the dense path (:mod:`kernels.w4a16.dense`).
 =====================================  ======================================================================
 
-Callers fix SPLIT per layer and GPU (:mod:`kernels.w4a16.plan`), so the first three rows hold in service.
+Callers fix PARTS per layer and GPU (:mod:`kernels.w4a16.plan`), so the first rows hold in service.
 """
 
 import triton
