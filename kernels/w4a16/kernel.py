@@ -17,8 +17,8 @@ bit-identical for any M and position   A row's sum runs over its own inputs only
                                        rising order: the tensor core sums a chunk from zero, in steps of 16
                                        inputs; ``fma(chunk, scale, sum)`` adds it in float32. Tile sizes say
                                        which program computes a result, never in which order.
-... for any run                        Parts of K are summed as a balanced tree, by the program that arrives last
-                                       where several share them; counting is atomic, adding is not.
+... for any run                        Parts of K are summed as a balanced tree, where several programs share
+                                       them by the last to arrive; counting is atomic, adding is not.
 ... for any SPLIT                      However many programs share the parts, the tree is the same.
 same bits with a compensator of zeros  The correction is added in output units, after all parts.
 per channel = equal scales per group   Both take the same steps; the scale is loaded once instead.
