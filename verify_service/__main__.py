@@ -57,6 +57,7 @@ async def _serve(
         register=verify_pb2_grpc.add_VerifyServiceServicer_to_server,
         load=attach,
         ending=ending,
+        abandon=group.abandon if group is not None else lambda: None,
     )
 
 

@@ -78,11 +78,11 @@ async def follow(config: VerifyConfig, place: RankPlace, arguments: Sequence[str
     config = of_rank(config, place)
     process, ending = f"verify_service rank {place.rank}", Ending()
     telemetry = Telemetry.start(process, _logs_only(config.telemetry))
-    thread = ModelThread(process, ending)
+    thread, beside = ModelThread(process, ending), children(config, arguments)
     failure: SpearheadError | None = None
     try:
         async with _probes(config, place, telemetry) as server:
-            group = FollowerGroup(config.parallel, place, children(config, arguments), ending.reach)
+            group = FollowerGroup(config.parallel, place, beside, ending.reach)
             joined = asyncio.Event()
             _heed_signals(ending, joined)
             failure = await _work(config, group, thread, ending, joined, server)
@@ -91,7 +91,7 @@ async def follow(config: VerifyConfig, place: RankPlace, arguments: Sequence[str
     finally:
         telemetry.shutdown()
         thread.close(wait=False)
-    leave(thread, failure)
+    leave(thread, failure, beside.kill)
 
 
 async def _work(

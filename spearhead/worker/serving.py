@@ -43,12 +43,14 @@ async def serve_worker(
     register: Callable[[Servicer, Any], None],
     load: Callable[[Servicer], None],
     ending: Ending | None = None,
+    abandon: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs a worker until a signal ends it, or its ending is reached.
 
     The port opens first, so that probes can tell loading from broken; calls get NotReady until ``load``,
     which runs on the model thread, has attached the model. An ending with an error turns readiness off, fails
-    the calls that wait for the model, and ends the process with code 1.
+    the calls that wait for the model, and ends the process with code 1. Where the process ends without
+    returning, ``abandon`` is called first.
 
     Raises:
         StartupError: The configuration or the checkpoint cannot be used.
@@ -85,7 +87,7 @@ async def serve_worker(
     finally:
         telemetry.shutdown()
         thread.close(wait=False)
-    leave(thread, failure)
+    leave(thread, failure, abandon)
 
 
 def announce(server: Server, thread: ModelThread, stuck_after_s: float) -> None:
@@ -105,18 +107,20 @@ def _record_load(telemetry: Telemetry, process: str, start_ns: int) -> None:
     )
 
 
-def leave(thread: ModelThread, failure: SpearheadError | None) -> None:
+def leave(thread: ModelThread, failure: SpearheadError | None, abandon: Callable[[], None]) -> None:
     """Ends the process where returning would not: work that still runs must not hold it up.
 
     Args:
         thread: Of the model.
         failure: Why the process cannot go on; ``None`` = it was told to end.
+        abandon: Called before it ends so; ends what it started.
     """
     if failure is not None:
         _log.critical("%s", failure.message)
     elif thread.busy:
         _log.warning("the model thread is still busy; the process ends without it")
     if thread.busy or failure is not None:
+        abandon()
         logging.shutdown()
         # A normal exit would wait for the thread, which cannot be interrupted inside native code.
         os._exit(0 if failure is None else EXIT_FAILED)

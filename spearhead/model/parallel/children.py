@@ -8,7 +8,7 @@ from spearhead.errors import RankFailure
 
 
 class Children:
-    """Owns the processes of further ranks on this machine. They end by themselves when the leader does.
+    """Owns the processes of further ranks on this machine. They end by themselves soon after the leader does.
 
     Args:
         command: Starts one rank; its environment says which.
@@ -34,6 +34,11 @@ class Children:
             code = process.poll()
             if code is not None:
                 raise RankFailure(f"rank {rank} ended at start-up with code {code}; its own message says why")
+
+    def kill(self) -> None:
+        """Ends them at once, for a process that cannot wait: one may hang, or still look for the leader."""
+        for process in list(self._processes.values()):  # one may be added meanwhile
+            process.kill()
 
     def wait(self, timeout_s: float) -> None:
         """Gives each so many seconds to end, then kills it."""

@@ -61,6 +61,10 @@ class LeaderGroup:
         """The same decoder, whose steps all ranks compute from now on."""
         return LeadingDecoder(decoder, tell=self._leader.send, lose=self._leader.lose)
 
+    def abandon(self) -> None:
+        """Ends the ranks of this machine at once; the others see that this process is gone."""
+        self._children.kill()
+
     def close(self) -> None:
         """Ends the other ranks, and waits for those of this machine."""
         self._leader.close()

@@ -28,14 +28,14 @@ def fails_with_unavailable(step, item) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("number", "lost_after_s"), [(signal.SIGKILL, 20), (signal.SIGSTOP, 3)], ids=["killed", "stopped"]
+    ("number", "by", "lost_after_s"),
+    [(signal.SIGKILL, "torchrun", 20), (signal.SIGSTOP, "spawn", 3)],
+    ids=["killed", "stopped"],
 )
 def test_a_lost_rank_fails_the_step_turns_health_red_and_ends_the_service(
-    number, lost_after_s, start_ranks, tiny_checkpoint, step_item
+    number, by, lost_after_s, start_ranks, tiny_checkpoint, step_item
 ):
-    service = start_ranks(
-        tiny_checkpoint("llama"), by="torchrun", **{"parallel.lost_after_s": lost_after_s}
-    )  # fmt: skip
+    service = start_ranks(tiny_checkpoint("llama"), by=by, **{"parallel.lost_after_s": lost_after_s})
     readiness = service.readiness()
     assert next(readiness)
     with service.stepping() as step:
@@ -45,6 +45,7 @@ def test_a_lost_rank_fails_the_step_turns_health_red_and_ends_the_service(
     assert not next(readiness)
     assert service.leader.wait(timeout=20) == 1
     assert "rank 1 of 2" in service.log.read_text()
+    assert gone(service.followers)  # one that hangs, too
 
 
 def test_an_idle_service_notices_a_rank_that_is_gone(start_ranks, tiny_checkpoint):
