@@ -6,8 +6,8 @@ ROW_LIMITS = (16, 32, 64, 128)
 """Row counts at which tiles change; each is tuned at its limit, the first one also at a single row."""
 
 _TILES = {
-    # rows: (outputs, warps, stages, registers); 128 registers let four programs of four warps run at once on a
-    # multiprocessor, 72 seven, so that the last ones to start are a smaller share
+    # rows: (outputs, warps, stages, registers). 128 registers let four programs of four warps run at once,
+    # 72 let seven, of which the last ones to start are a smaller share.
     16: ((128, 4, 4, 128), (64, 4, 4, 72), (64, 4, 6, 0)),
     32: ((128, 4, 4, 168), (64, 4, 4, 0)),
     64: ((128, 4, 3, 0), (128, 8, 4, 0)),
