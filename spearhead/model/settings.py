@@ -72,7 +72,8 @@ class ParallelSettings:
             LeaderWorkerSet, started them and its variables say which one this is.
         rendezvous_port: Where ranks meet at the leader's address, under a LeaderWorkerSet; torchrun and
             ``spawn`` choose their own.
-        start_timeout_s: Ranks wait so many seconds for each other at start-up.
+        start_timeout_s: Ranks wait so many seconds for each other at start-up, until all are there; reading
+            weights is not counted.
         lost_after_s: A rank that is silent for so many seconds is lost: the service turns unhealthy and ends.
         collective_timeout_s: Longest exchange between ranks that are alive, seconds. Where kernels are
             compiled at start-up, one rank may wait for another's compiler.
