@@ -48,8 +48,13 @@ def _scales(
     BLOCK_K: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
 ):
-    """(TILE_ROWS,): one over the root of the mean square, a few rows at a time."""
-    AT_ONCE: tl.constexpr = 4 if TILE_ROWS > 4 else TILE_ROWS
+    """(TILE_ROWS,): one over the root of the mean square, a few rows at a time.
+
+    Narrow rows one at a time: the compiler spreads few columns of several rows over threads otherwise than
+    those of one, and adds them in another order. From 1024 columns on, 16 bytes a thread, a row takes all
+    threads either way.
+    """
+    AT_ONCE: tl.constexpr = 4 if TILE_ROWS > 4 and BLOCK_K >= 1024 else 1
     tile = tl.arange(0, TILE_ROWS)
     scales = tl.zeros((TILE_ROWS,), tl.float32)
     for group in tl.static_range(TILE_ROWS // AT_ONCE):

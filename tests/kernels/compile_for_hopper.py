@@ -69,7 +69,7 @@ def main() -> None:
         )
         options = {"num_warps": warps, "num_stages": stages}
         compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-        outcomes.append(facts(tool, compiled.asm["cubin"]))
+        outcomes.append({**facts(tool, compiled.asm["cubin"]), "row_sums": row_sums(compiled.asm["ttgir"])})
     print(json.dumps(outcomes))
 
 
@@ -93,6 +93,15 @@ def facts(tool: Path, cubin: bytes) -> dict[str, int]:
     }
     counts = {name: len(re.findall(pattern, code.stdout)) for name, pattern in patterns.items()}
     return {"registers": registers, "stack_bytes": stack, **counts}
+
+
+def row_sums(ttgir: str) -> list[str]:
+    """How sums along rows are spread: columns of a thread, threads of a warp and warps that share a row."""
+    layout = r"^(#\w+) = #ttg\.blocked<\{sizePerThread = \[\d+, (\d+)\], threadsPerWarp = \[\d+, (\d+)\], "
+    layouts = re.findall(layout + r"warpsPerCTA = \[\d+, (\d+)\]", ttgir, re.MULTILINE)
+    spread = {name: " x ".join(counts) for name, *counts in layouts}
+    sums = re.findall(r'"tt\.reduce"\(%\S+\) <\{axis = 1.*?\}\) : \(tensor<[^,>]*, (#\w+)>', ttgir, re.DOTALL)
+    return sorted({spread[name] for name in sums if name in spread})  # not those of a tensor core's results
 
 
 if __name__ == "__main__":

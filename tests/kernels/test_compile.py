@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,18 @@ KERNELS = {
         4,
         3,
     ),
+    **{
+        f"norm of 256 columns, {rows} rows a program": (
+            "rms_norm.kernel",
+            "rms_norm_kernel",
+            NORM
+            | {"K": 256, "TILE_ROWS": rows, "BLOCK_K": 256, "BLOCK_C": 256, "RUN": 1, "BLOCK_H": 16}
+            | {"SLICES": 1, "GATED": False, "ASM": True, "OVERLAP": True},
+            4,
+            3,
+        )
+        for rows in (1, 16)
+    },
     "silu, sixteen rows": (
         "silu_mul.kernel",
         "silu_mul_kernel",
@@ -70,7 +83,7 @@ KERNELS = {
 
 
 @pytest.fixture(scope="module")
-def compiled() -> dict[str, dict[str, int]]:
+def compiled() -> dict[str, dict[str, Any]]:
     """Facts of each kernel, compiled in a process without the interpreter."""
     work = [[f"kernels.{module}", *rest] for module, *rest in KERNELS.values()]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -105,6 +118,18 @@ def test_loads_take_sixteen_bytes(compiled, name):
 def test_few_rows_take_small_tensor_core_steps(compiled, name):
     facts = compiled[name]
     assert facts["mma_sync"] > 0 and facts["wgmma"] == 0
+
+
+@pytest.mark.parametrize(
+    ("alone", "among_others"),
+    [
+        ("norm, one row", "norm, sixteen rows"),
+        ("norm of 256 columns, 1 rows a program", "norm of 256 columns, 16 rows a program"),
+    ],
+)
+def test_a_mean_square_is_summed_in_one_order_alone_and_among_others(compiled, alone, among_others):
+    assert len(compiled[alone]["row_sums"]) == 1
+    assert compiled[alone]["row_sums"] == compiled[among_others]["row_sums"]
 
 
 def test_many_rows_take_large_steps_behind_a_fence(compiled):
