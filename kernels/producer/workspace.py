@@ -39,12 +39,13 @@ def slice_columns(code_width: int, columns: int) -> int:
         code_width: Codes a row.
         columns: K.
     """
-    fitting = max(min(_A_ELEMENTS // power_of_two(code_width), _MOST_COLUMNS), _LEAST_COLUMNS)
-    return max(fitting, power_of_two(-(-columns // MAX_SLICES)))
+    return max(_fitting_columns(code_width), power_of_two(-(-columns // MAX_SLICES)))
 
 
 def code_workspace(rows: int, columns: int, code_width: int, device: torch.device) -> CodeWorkspace:
     """Allocates what launches of at most this size need.
+
+    Fewer columns may be more slices: slices grow where there would be too many of them.
 
     Args:
         rows: Most rows M of a launch.
@@ -52,9 +53,9 @@ def code_workspace(rows: int, columns: int, code_width: int, device: torch.devic
         code_width: Most codes a row, ``GpuCompensator.code_width``.
         device: Of the launches.
     """
-    size = rows * -(-columns // slice_columns(code_width, columns)) * code_width
+    slices = min(-(-columns // _fitting_columns(code_width)), MAX_SLICES)
     return CodeWorkspace(
-        partials=torch.empty(size, dtype=torch.float32, device=device),
+        partials=torch.empty(rows * slices * code_width, dtype=torch.float32, device=device),
         arrivals=torch.zeros(rows, dtype=torch.int32, device=device),
     )
 
@@ -169,6 +170,11 @@ def code_constants(compensator: GpuCompensator | None, slices: int) -> dict[str,
         "SLICES": slices,
         "GATED": compensator.gate is not None,
     }
+
+
+def _fitting_columns(code_width: int) -> int:
+    """Columns whose part of A a program reads at once."""
+    return max(min(_A_ELEMENTS // power_of_two(code_width), _MOST_COLUMNS), _LEAST_COLUMNS)
 
 
 def _gate_tensors(compensator: GpuCompensator) -> tuple[Tensor, ...]:

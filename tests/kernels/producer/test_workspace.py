@@ -27,6 +27,13 @@ def test_it_has_room_for_every_row(rows, slice_columns):
     assert not workspace.arrivals.any()
 
 
+@pytest.mark.parametrize(("columns", "code_width"), [(4096, 192), (14336, 16), (14336, 192), (100, 48)])
+def test_the_workspace_of_the_largest_launch_serves_smaller_ones(columns, code_width):
+    workspace = code_workspace(1, 14336, 192, CPU)
+    slices = -(-columns // slice_columns(code_width, columns))
+    assert len(workspace.partials) >= slices * code_width
+
+
 def test_without_gates_every_slice_keeps_its_codes():
     launched = code_launch(torch.ones(17, 1100), 1100, 512, packed(1100, gated=False), None)
     assert launched.output.shape == (3, 17, 32)
