@@ -93,7 +93,7 @@ class Applier:
                 self._lifecycle.fail(part.request, SpearheadError(f"internal error: {error!r}"))
         # What ended in this very step frees its pages with the next message; that may be enough.
         if short_of_pages and not self._verifying.releases_pending and not self._recovery.preempt_one():
-            self._recovery.fail_the_only_one()
+            self._recovery.count_shortage()
 
     def _advance(
         self,

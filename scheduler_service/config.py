@@ -119,7 +119,8 @@ class LimitsSection:
         max_draft_timeouts: After so many in a row the draft service counts as lost.
         min_draft_pause_s: A draft service that was lost so is left alone for so long; doubles each time.
         max_draft_pause_s: Longest such pause.
-        max_failed_steps: A request fails after so many lost steps without progress.
+        max_failed_steps: A request fails after so many lost steps without progress; a step counts as lost too
+            when the request runs alone and finds no KV pages.
         verify_wait_s: A request without a deadline waits so long for a lost verify service.
         connect_timeout_s: For one handshake with a worker.
         min_reconnect_s: Shortest pause between attempts to reach a worker.

@@ -158,11 +158,14 @@ class Loop:
         self.last_progress_s = time.monotonic()
 
     async def _send_releases(self) -> None:
-        """Frees on both workers at once what ended, when no step would carry the news."""
+        """Frees on both workers at once what ended, when no step would carry the news.
+
+        When no step has room for anybody, the answer also tells how many pages are free by now.
+        """
         self._step_id += 1
         trace = self._trace(self._batch.running, "engine.release")
         messages: list[asyncio.Task[object]] = []
-        if self._verifying.releases_pending:
+        if self._verifying.releases_pending or (self._verifying.ready and self._batch.running_count):
             messages.append(asyncio.create_task(self._verifying.exchange((), trace, self._step_id)))
         if self._drafting.releases_pending:
             messages.append(asyncio.create_task(self._drafting.send_releases(trace)))

@@ -110,15 +110,20 @@ class Recovery:
         self._lifecycle.preempt(victim)
         return True
 
-    def fail_the_only_one(self) -> None:
-        """The only running request finds no pages although nobody else has any here."""
+    def count_shortage(self) -> None:
+        """The only running request found no pages: other clients of the service hold them.
+
+        They free some with every request that ends, so it tries again; but not for ever, since its own pages
+        may be those that another client waits for.
+        """
         for request in self._batch.running:
             error = Overloaded(
-                f"request {request.request_id!r} found no free KV pages although it ran alone; other clients "
-                "of the verify service hold them; try again later",
+                f"request {request.request_id!r} found no free KV pages although it ran alone, and made no "
+                f"progress in {request.failed_step_count + 1} steps (limits.max_failed_steps is "
+                f"{self._max_failed_steps}); other clients of the verify service hold them; try again later",
                 retry_after_s=RETRY_AFTER_S,
             )
-            self._lifecycle.fail(request, error)
+            self._count_failure(request, error)
 
     def _count_failure(self, request: Request, error: SpearheadError) -> None:
         request.failed_step_count += 1

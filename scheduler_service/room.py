@@ -40,8 +40,8 @@ class Room:
         """The next step, if the pages suffice.
 
         Returns:
-            ``None`` when somebody had to make place: the worker must free it first. A plan without
-            sequences when nothing runs.
+            ``None`` when there are too few: the worker must free some first, or say whether others did. A
+            plan without sequences when nothing runs.
         """
         plan = self._planner.plan(
             self._batch,
@@ -60,7 +60,7 @@ class Room:
         if self._verifying.releases_pending or self._recovery.preempt_one():
             return None
         if stuck:
-            self._recovery.fail_the_only_one()
+            self._recovery.count_shortage()
             return None
         return plan
 

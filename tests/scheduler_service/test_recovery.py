@@ -1,16 +1,19 @@
 """What a lost, changed or confused verify service does to the requests that run on it."""
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
 
 from scheduler_service.request import WorkerSequence
-from spearhead.errors import NotReady, SpearheadError
+from spearhead.errors import NotReady, Overloaded, SpearheadError
 from spearhead.rpc import error_from_rpc
 from spearhead.v1 import types_pb2
 from tests.scheduler_service.conftest import StackFactory
+from tests.scheduler_service.fake_workers import FakeCache, FakeVerify, HeldSequence
 from tests.scheduler_service.stack import Stack, Stream
 
 
@@ -105,6 +108,53 @@ async def test_the_last_one_is_not_failed_while_pages_are_about_to_be_freed(
         answers = await asyncio.gather(stream.rest(), stack.generate(long))
         assert [answer.token_ids for answer in answers] == [stack.expected(short), stack.expected(long)]
         assert len(starved) == 1
+        await stack.idle()
+
+
+@contextlib.contextmanager
+def held_by_another_client(verify: FakeVerify) -> Iterator[Callable[[], None]]:
+    """All pages of the worker belong to another client's stream, until it is called or left."""
+    cache = FakeCache(verify)
+    tokens = [0] * (verify.page_count * verify.page_size)
+    cache.sequences = {1: HeldSequence(epoch=0, token_ids=tokens)}
+    verify.caches.append(cache)
+    yield cache.sequences.clear
+    verify.caches.remove(cache)
+
+
+async def test_a_request_alone_waits_for_pages_that_another_client_frees(make_stack: StackFactory) -> None:
+    async with make_stack(with_draft=False, limits={"max_failed_steps": 3}) as stack:
+        with held_by_another_client(stack.verify) as let_go:
+            stack.verify.before_step = lambda count: let_go() if count == 3 else None
+            request = stack.request(max_tokens=20)
+            assert (await stack.generate(request)).token_ids == stack.expected(request)
+        # Only the first time did it not know better; then it asked until the third answer.
+        assert stack.verify.out_of_pages_count == 1
+        assert [len(message.items) for message in stack.verify.requests[:4]] == [1, 0, 0, 1]
+        await stack.idle()
+
+
+async def test_a_request_alone_does_not_wait_for_ever_for_pages(make_stack: StackFactory) -> None:
+    async with make_stack(with_draft=False, limits={"max_failed_steps": 3}) as stack:
+        with held_by_another_client(stack.verify):
+            stream = Stream(stack.stub.Generate(stack.request(max_tokens=20)))
+            error = await failure(stream)
+        assert isinstance(error, Overloaded)
+        assert "no progress in 4 steps" in error.message
+        assert error.retry_after_s
+        # The last that the scheduler heard is that no page is free; the next request asks again.
+        request = stack.request(max_tokens=20)
+        assert (await stack.generate(request)).token_ids == stack.expected(request)
+        await stack.idle()
+
+
+async def test_a_request_alone_survives_a_passing_lack_of_pages(make_stack: StackFactory) -> None:
+    async with make_stack(limits={"max_failed_steps": 2}) as stack:
+        out_of_pages = types_pb2.ITEM_ERROR_REASON_OUT_OF_PAGES
+        stack.verify.item_faults = dict.fromkeys((1, 2, 4, 5, 7, 8), out_of_pages)
+        request = stack.request(max_tokens=24)
+        assert (await stack.generate(request)).token_ids == stack.expected(request)
+        assert not stack.verify.item_faults
         await stack.idle()
 
 
