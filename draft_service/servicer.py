@@ -1,6 +1,6 @@
 """gRPC on the outside, a :class:`Drafter` on the inside; converts, calls, converts."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 import grpc
@@ -124,8 +124,8 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         )
         response.timing.CopyFrom(worker_timing(receipt, timed, sample_ns))
         drafted = sum(len(outcome.draft_token_ids) for outcome in outcomes if isinstance(outcome, Proposal))
-        committed = sum(len(item.token_ids) for item in items)
-        self._metrics.step(committed + drafted, response.timing.compute_ns)
+        known = _computed_tokens(items, proposals)
+        self._metrics.step(known + drafted, response.timing.compute_ns)
         self._metrics.item_errors(outcomes)
         self._metrics.set_sequences(
             len(drafter.live_keys()), held_pages=drafter.page_count - drafter.free_page_count,
@@ -138,7 +138,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                 **timed.device,
                 "spearhead.step.id": request.step_id,
                 "spearhead.batch.requests": len(items),
-                "spearhead.batch.tokens": committed,
+                "spearhead.batch.tokens": known,
                 "spearhead.batch.draft_tokens": drafted,
                 "spearhead.batch.failed_items": sum(isinstance(outcome, Failure) for outcome in outcomes),
             },
@@ -170,6 +170,20 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         if self._loaded is None:
             raise NotReady("the draft model is still loading; retry when readiness serves", retry_after_s=1.0)
         return self._loaded
+
+
+def _computed_tokens(items: Sequence[DraftItem], proposals: Sequence[Proposal | Failure]) -> int:
+    """Known tokens computed for items that did not fail, beyond cached prefixes; drafts count apart.
+
+    A sequence is sent whole, so that prefixes can be looked up, and computed in chunks.
+    """
+    return sum(
+        min(proposal.computed_length, item.committed_length + len(item.token_ids))
+        - item.committed_length
+        - proposal.cached_token_count
+        for item, proposal in zip(items, proposals, strict=True)
+        if isinstance(proposal, Proposal)
+    )
 
 
 def _to_result(item: draft_pb2.ProposeItem, outcome: Proposal | Failure) -> draft_pb2.ProposeItemResult:
