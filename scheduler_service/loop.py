@@ -199,10 +199,10 @@ class Loop:
             trace.end(time.monotonic(), {"spearhead.batch.requests": len(parts)}, exchange.message)
             return
         self._applier.apply(parts, proposals, exchange, trace, step_id=self._step_id, start_s=start_s)
-        self._learn(plan, parts, proposals, exchange)
+        computed = computed_token_counts(parts, exchange.reply.results)
+        self._learn(plan, parts, computed, proposals, exchange)
         self.step_count += 1
         end_s = time.monotonic()
-        computed = computed_token_counts(parts, exchange.reply.results)
         draft_count = sum(len(part.draft_token_ids) for part in parts)
         self._metrics.step(end_s - start_s, tokens=sum(computed) + draft_count)
         trace.part("emit", exchange.end_s, end_s)
@@ -244,15 +244,22 @@ class Loop:
             self._rows_to_catch_up = 0
 
     def _learn(
-        self, plan: StepPlan, parts: Sequence[StepPart], proposals: Proposals, exchange: StepExchange
+        self,
+        plan: StepPlan,
+        parts: Sequence[StepPart],
+        computed: Sequence[int],
+        proposals: Proposals,
+        exchange: StepExchange,
     ) -> None:
         as_planned = [(p.compute_token_count, p.draft_token_count) for p in plan.sequences] == [
             (part.compute_token_count, len(part.draft_token_ids)) for part in parts
         ]
+        # Errors, cached prefixes and divided chunks make a step shorter than its prediction was meant for.
+        all_computed = as_planned and list(computed) == [part.compute_token_count for part in parts]
         self._planner.carried_out(
             plan,
             draft_s=proposals.worker_s if as_planned else None,
-            verify_s=exchange.worker_s if as_planned else None,
+            verify_s=exchange.worker_s if all_computed else None,
         )
         self._metrics.prediction_ratio.set(self._planner.prediction_ratio)
 
