@@ -60,11 +60,18 @@ class Planner:
         return self._drafted_last
 
     def plan(
-        self, batch: Batch, *, step: int, page_size: int, free_page_count: int, now_s: float
+        self,
+        batch: Batch,
+        *,
+        step: int,
+        page_size: int,
+        free_page_count: int,
+        max_sequence_tokens: int | None,
+        now_s: float,
     ) -> StepPlan:
         """The next step of the running requests."""
         columns, others = batch.split()
-        decoding = self._decoding(batch, columns, step, now_s)
+        decoding = self._decoding(batch, columns, step, max_sequence_tokens, now_s)
         view = BatchView(
             decoding=decoding,
             prompts=[_prompt(request, now_s) for request in others],
@@ -72,6 +79,7 @@ class Planner:
             page_size=page_size,
             free_page_count=free_page_count,
             max_step_tokens=self._max_step_tokens,
+            max_sequence_tokens=max_sequence_tokens,
         )
         correction = Correction(target=self._target_correction.ratio, draft=self._draft_correction.ratio)
         result = plan(view, self._table, self._config, memory=self._memory, correction=correction)
@@ -96,8 +104,17 @@ class Planner:
             self._draft_correction.observe(predicted_s=bare_s, measured_s=draft_s)
         self._memory = result.memory
 
-    def _decoding(self, batch: Batch, columns: DecodingColumns, step: int, now_s: float) -> DecodeBatch:
+    def _decoding(
+        self,
+        batch: Batch,
+        columns: DecodingColumns,
+        step: int,
+        max_sequence_tokens: int | None,
+        now_s: float,
+    ) -> DecodeBatch:
         limit = min(self._max_draft_tokens, self._drafting.max_draft_tokens)
+        if max_sequence_tokens is not None:
+            limit = min(limit, max_sequence_tokens - 1)
         caps, lags = self._drafting.prospects(columns, limit)
         return DecodeBatch(
             sequence_ids=columns.sequence_ids,

@@ -118,7 +118,8 @@ class _Step:
         if len(prompts) > 1:
             prompts = by_urgency(prompts, aging_s=config.aging_s)
         due = bool(prompts) and memory.steps_without_prefill + 1 >= config.max_steps_without_prefill
-        least_tokens = min(-(-config.min_prefill_tokens // view.page_size) * view.page_size, max_rows)
+        most = max_rows if view.max_sequence_tokens is None else min(max_rows, view.max_sequence_tokens)
+        least_tokens = min(-(-config.min_prefill_tokens // view.page_size) * view.page_size, most)
         reserved = min(least_tokens, prompts[0].pending_token_count) if due else 0
         available = view.draft_available and (static or (costs is not None and costs.draft is not None))
         batch = view.decoding.with_drafts(available=available, max_lag=config.max_draft_lag)
@@ -292,5 +293,6 @@ def _room(view: BatchView, max_rows: int, tokens: int, decode_pages: int) -> Roo
         tokens=tokens,
         pages=view.free_page_count - decode_pages,
         page_size=view.page_size,
-        granule=min(view.page_size, max_rows),
+        granule=min(view.page_size, max_rows, view.max_sequence_tokens or max_rows),
+        sequence_tokens=view.max_sequence_tokens,
     )

@@ -38,12 +38,14 @@ class Room:
         pages: New KV pages.
         page_size: Tokens in a page.
         granule: Chunks that do not end their prompt are multiples of it.
+        sequence_tokens: Rows of one sequence; None = no limit of its own.
     """
 
     tokens: int
     pages: int
     page_size: int
     granule: int
+    sequence_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,8 @@ def choose_chunks(
 ) -> tuple[list[Chunk], Limiting]:
     """The largest chunks, in order of urgency; the first that does not fit as a whole is the last chosen.
 
+    One that is only longer than the worker takes at once does not end the choice: others may go beside it.
+
     Args:
         prompts: Most urgent first.
         room: Rows and pages.
@@ -104,9 +108,12 @@ def choose_chunks(
         context, pending = prompt.context_length, prompt.pending_token_count
         whole = new_pages(context, pending, room.page_size)
         paged = tokens_in_pages(context, pages, room.page_size) if context or whole <= pages else 0
-        count = min(pending, room.tokens - tokens, paged)
+        wanted = pending
+        if room.sequence_tokens is not None and pending > room.sequence_tokens:
+            wanted = room.sequence_tokens - room.sequence_tokens % room.granule
+        count = min(wanted, room.tokens - tokens, paged)
         limiting: Limiting = "none"
-        if count < pending:
+        if count < wanted:
             limiting = "tokens" if room.tokens - tokens <= paged else "pages"
             count -= count % room.granule
         if clock and count and not _in_time(clock, prompt, count, tokens, attention_s, ended):

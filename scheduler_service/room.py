@@ -48,6 +48,7 @@ class Room:
             step=step,
             page_size=self._verifying.page_size,
             free_page_count=self._verifying.free_page_count,
+            max_sequence_tokens=self._verifying.max_sequence_tokens,
             now_s=time.monotonic(),
         )
         if not plan.resting_ids:

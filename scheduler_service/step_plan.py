@@ -43,6 +43,7 @@ class BatchView:
         page_size: Tokens in a KV page of the target.
         free_page_count: Pages of the target that could be allocated now.
         max_step_tokens: Most rows of one target forward pass.
+        max_sequence_tokens: Most of them for one sequence; None = no limit.
     """
 
     decoding: DecodeBatch
@@ -51,6 +52,7 @@ class BatchView:
     page_size: int
     free_page_count: int
     max_step_tokens: int
+    max_sequence_tokens: int | None = None
 
 
 class PlannedSequence(NamedTuple):

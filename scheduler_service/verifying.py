@@ -30,6 +30,7 @@ class Verifying:
 
     Attributes:
         page_size: Tokens in a KV page of the connection that :meth:`renew` took over.
+        max_sequence_tokens: Most tokens that it computes for one sequence in a step; ``None`` = no limit.
         free_page_count: Pages that could be allocated when the last step ended.
         variant: The variant that computed the last step.
     """
@@ -43,6 +44,7 @@ class Verifying:
         self._timeout_s = timeout_s
         self._session = 0
         self.page_size = 1
+        self.max_sequence_tokens: int | None = None
         self.free_page_count = 0
         self.variant = ""
 
@@ -99,6 +101,7 @@ class Verifying:
             return False
         self._session = self._link.session
         self.page_size = info.model.kv_page_size
+        self.max_sequence_tokens = info.model.max_compute_tokens or None
         self.free_page_count = info.model.kv_page_count
         self.variant = info.variant
         return True
