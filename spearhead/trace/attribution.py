@@ -9,7 +9,7 @@ another engine, whose steps count from there.
 from collections.abc import Iterable
 
 from spearhead.trace.records import Call, Request, Stall, Step
-from spearhead.trace.tiles import Cause, Tile, Tiles
+from spearhead.trace.tiles import Cause, OthersPrompts, Tile, Tiles, in_words
 from spearhead.trace.timeline import Timeline, engine_of
 
 _WORKER_CAUSES = {"verify": Cause.VERIFY, "draft": Cause.DRAFT}
@@ -97,8 +97,10 @@ class Attribution:
         member = step.members.get(self._request.request_id)
         duration_ns = end_ns - begin_ns
         if member is None:
-            cause = Cause.PREFILL_OF_OTHERS if step.prefill_tokens else Cause.QUEUE
-            tiles.paint(begin_ns, end_ns, cause, self._others(step) or "a step without this request")
+            if step.prefill_tokens:
+                self._paint_others(tiles, step, begin_ns, end_ns)
+            else:
+                tiles.paint(begin_ns, end_ns, Cause.QUEUE, "a step without this request")
             return
         own_ns, cause, note = duration_ns, Cause.VERIFY, "verifying"
         if member.role != "decode":
@@ -109,7 +111,11 @@ class Attribution:
         elif step.prefill_tokens:
             own_ns = round(duration_ns * (1 - step.prefill_tokens / max(step.tokens, 1)))
         tiles.paint(begin_ns, begin_ns + own_ns, cause, note)
-        tiles.paint(begin_ns + own_ns, end_ns, Cause.PREFILL_OF_OTHERS, self._others(step))
+        self._paint_others(tiles, step, begin_ns + own_ns, end_ns)
+
+    def _paint_others(self, tiles: Tiles, step: Step, begin_ns: int, end_ns: int) -> None:
+        prompts = self._others(step)
+        tiles.paint(begin_ns, end_ns, Cause.PREFILL_OF_OTHERS, in_words([prompts]), prompts)
 
     def _paint_draft_wait(self, tiles: Tiles, call: Call, begin_ns: int, catch_ups: Iterable[Step]) -> None:
         """The drafter may have been busy with somebody's prompt."""
@@ -136,20 +142,17 @@ class Attribution:
                 start_ns, end_ns = max(stall.start_ns, call.start_ns), min(stall.end_ns, call.end_ns)
                 tiles.paint(start_ns, end_ns, cause, f"the {call.worker} service's process {_how(stall)}")
 
-    def _others(self, step: Step) -> str:
+    def _others(self, step: Step) -> OthersPrompts:
         """Whose prompt tokens a step computed beside this request's."""
-        others = [
-            member
+        tokens = {
+            member.request_id: member.computed_tokens
             for member in step.members.values()
             if member.role == "prefill" and member.request_id != self._request.request_id
-        ]
-        named = [f"{member.request_id} ({member.computed_tokens} tokens)" for member in others]
+        }
         own = step.members.get(self._request.request_id)
         own_tokens = own.computed_tokens if own is not None and own.role == "prefill" else 0
-        hidden = step.prefill_tokens - own_tokens - sum(member.computed_tokens for member in others)
-        if hidden > 0:
-            named.append(f"requests that are not recorded ({hidden} tokens)")
-        return ", ".join(named)
+        hidden = step.prefill_tokens - own_tokens - sum(tokens.values())
+        return OthersPrompts(step_id=step.step_id, tokens=tokens, unrecorded_tokens=max(hidden, 0))
 
 
 class _Gap:

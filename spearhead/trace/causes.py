@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from spearhead.trace.records import Request, Round
-from spearhead.trace.tiles import Cause, Tile
+from spearhead.trace.tiles import Cause, Tile, in_words
 
 LATE_FACTOR = 1.5
 """Without an objective, a gap is late beyond so many typical ones."""
@@ -71,9 +71,15 @@ class Gap:
         return parts
 
     def note(self, cause: Cause) -> str:
-        """What the longest tile of a cause says."""
+        """What the longest tile of a cause says; of others' prompts, what all their tiles say together."""
         tiles = [tile for tile in self.tiles if tile.cause is cause]
-        return max(tiles, key=lambda tile: tile.duration_ns).note if tiles else ""
+        if not tiles:
+            return ""
+        longest = max(tiles, key=lambda tile: tile.duration_ns)
+        if longest.prompts is None:
+            return longest.note
+        # Something else may divide the time of a step into several tiles.
+        return in_words({t.prompts.step_id: t.prompts for t in tiles if t.prompts is not None}.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,11 @@ from hypothesis import strategies as st
 
 from spearhead.errors import ConfigError
 from spearhead.telemetry import STEPS_PER_ENGINE
-from spearhead.trace.causes import Objectives
+from spearhead.trace.causes import Gap, Objectives
+from spearhead.trace.records import Round
 from spearhead.trace.report import build_report
 from spearhead.trace.spans import read_traces
-from spearhead.trace.tiles import Cause
+from spearhead.trace.tiles import Cause, OthersPrompts, Tiles
 from tests.trace.conftest import MS, Story
 
 MINE = {"a": ("decode", 1)}
@@ -77,6 +78,47 @@ def test_a_step_without_the_request_is_time_of_others(story, traces):
     token = only_late(traces, story)
     assert token.cause is Cause.PREFILL_OF_OTHERS
     assert "b (512 tokens)" in token.note
+
+
+def test_prompts_of_several_steps_in_one_gap_are_added_up(story, traces):
+    now = story.step(0, 1.0, members={"a": ("prefill", 40)}, draft=0.0, prefill=40)
+    story.round("a", 0, now, drafted=0, accepted=0, emitted=1)
+    for number in range(1, ROUNDS):
+        if number == ODD:
+            now = story.step(number, now, members={"b": ("prefill", 512)}, prefill=512, draft=0.0)
+        elif number == ODD + 1:
+            both = {"b": ("prefill", 512), "c": ("prefill", 8)}
+            now = story.step(number, now, members=both, prefill=820, draft=0.0)
+        elif number == ODD + 2:
+            mixed = MINE | {"c": ("prefill", 92)}
+            now = story.step(number, now, members=mixed, prefill=92, verify=9.0)
+            story.round("a", number, now)
+        else:
+            now = story.step(number, now, members=MINE)
+            story.round("a", number, now)
+    story.request("a", 0.0, now)
+    token = only_late(traces, story)
+    assert token.cause is Cause.PREFILL_OF_OTHERS
+    assert token.note == (
+        "b (1024 tokens), c (100 tokens), requests that are not recorded (300 tokens) in 3 steps"
+    )
+
+
+def test_a_step_in_several_tiles_is_counted_once():
+    tiles = Tiles(0, 100)
+    tiles.paint(0, 60, Cause.PREFILL_OF_OTHERS, "b (5 tokens)", OthersPrompts(step_id=1, tokens={"b": 5}))
+    tiles.paint(20, 30, Cause.WORKER_STALL, "stood still")
+    gap = Gap(
+        index=1,
+        token_index=1,
+        round=Round(step_id=1, emit_ns=100, drafted=0, accepted=0, emitted=1),
+        start_ns=0,
+        end_ns=100,
+        tiles=tuple(tiles),
+        last=False,
+    )
+    assert [tile.cause for tile in gap.tiles].count(Cause.PREFILL_OF_OTHERS) == 2
+    assert gap.note(Cause.PREFILL_OF_OTHERS) == "b (5 tokens)"
 
 
 def test_time_between_two_steps_is_the_schedulers(story, traces):
