@@ -7,7 +7,7 @@ from torch import Tensor
 from kernels.compensator.kernel import codes_kernel
 from kernels.compensator.layout import GpuCompensator
 from kernels.overlap import early_start
-from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns
+from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns, step_columns
 from kernels.tensor_checks import require
 
 
@@ -43,13 +43,13 @@ def gated_codes(
     """
     columns, width = compensator.down.shape
     require("x", x, shape=(None, columns), dtypes=(compensator.down.dtype,), device=compensator.down.device)
-    block, rows = slice_columns(width, columns), len(x)
+    size, step, rows = slice_columns(width, columns), step_columns(width, columns), len(x)
     waiting = rows if compensator.gate is not None else 0  # without gates no program waits for another
     space = CodeWorkspace(
-        partials=scratch.partials(waiting * -(-columns // block) * width),
+        partials=scratch.partials(waiting * -(-columns // size) * width),
         arrivals=scratch.counters(waiting),
     )
-    launched = code_launch(x, columns, block, compensator, space, out)
+    launched = code_launch(x, columns, size, compensator, space, out)
     if launched.output is None:
         raise AssertionError("a compensator has codes")
     if rows:
@@ -58,7 +58,8 @@ def gated_codes(
             *launched.tensors,
             rows,
             K=columns,
-            BLOCK_C=block,
+            BLOCK_C=step,
+            STEPS=size // step,
             num_warps=4,
             **launched.constants,
             **launched.program,

@@ -8,7 +8,7 @@ Used where nothing in front of the product can fold them in; the same steps as t
 import triton
 import triton.language as tl
 
-from kernels.producer.kernel import finish_codes, load_a, slice_codes
+from kernels.producer.kernel import add_codes, finish_codes, load_a
 
 
 @triton.jit(do_not_specialize=["row_count"])  # one compilation for every row count
@@ -27,6 +27,7 @@ def codes_kernel(
     K: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    STEPS: tl.constexpr,
     RUN: tl.constexpr,
     SEGMENTS: tl.constexpr,
     R: tl.constexpr,
@@ -38,23 +39,27 @@ def codes_kernel(
     ASM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """Grid ``(row tiles, slices / RUN)``; x (row_count, K), BLOCK_C columns a slice."""
+    """Grid ``(row tiles, slices / RUN)``; x (row_count, K), STEPS times BLOCK_C columns a slice."""
     first_row, first_part = tl.program_id(0).to(tl.int64) * TILE_ROWS, tl.program_id(1) * RUN
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    block = load_a(a, first_part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+    block = load_a(a, first_part * STEPS * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
     rows = first_row + tl.arange(0, TILE_ROWS)
     for index in range(RUN):
         part = first_part + index
-        cols = part * BLOCK_C + tl.arange(0, BLOCK_C)
-        if RUN > 1:
-            block = load_a(a, part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
-        mask = (rows < row_count)[:, None] & (cols < K)[None, :]
-        value = tl.load(x + rows[:, None] * K + cols[None, :], mask=mask, other=0.0)
+        own = tl.zeros((16, BLOCK_W), tl.float32)
+        for step in range(STEPS):
+            first_col = (part * STEPS + step) * BLOCK_C
+            cols = first_col + tl.arange(0, BLOCK_C)
+            if RUN * STEPS > 1:
+                block = load_a(a, first_col, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+            mask = (rows < row_count)[:, None] & (cols < K)[None, :]
+            value = tl.load(x + rows[:, None] * K + cols[None, :], mask=mask, other=0.0)
+            own = add_codes(own, value, block, ASM)
         finish_codes(
-            slice_codes(value, block, ASM), first_row, row_count, part,
+            own, first_row, row_count, part,
             w1, b1, w2, b2, gated, partials, arrivals, codes,
             TILE_ROWS, SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
         )  # fmt: skip

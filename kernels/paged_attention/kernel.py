@@ -18,7 +18,7 @@ the GPU anyway and want no partial results in memory (``attend_whole``).
 import triton
 import triton.language as tl
 
-from kernels.producer.kernel import finish_codes, load_a, slice_codes
+from kernels.producer.kernel import add_codes, finish_codes, load_a
 
 
 @triton.jit
@@ -282,6 +282,7 @@ def merge_pieces(
     K: tl.constexpr,
     PIECE: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    STEPS: tl.constexpr,
     SEGMENTS: tl.constexpr,
     R: tl.constexpr,
     BLOCK_W: tl.constexpr,
@@ -295,28 +296,35 @@ def merge_pieces(
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + row)
     first_piece = tl.maximum(position + 1 - window, 0) // PIECE
-    cols = part * BLOCK_C + tl.arange(0, BLOCK_C)
-    column_mask = cols < K
     if SEGMENTS > 0:  # asked for first, since it comes from furthest away
-        block = load_a(a, part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
-    places = (row * (K // HEAD_DIM) + cols // HEAD_DIM) * pieces
-    largest = tl.full((BLOCK_C,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK_C,), tl.float32)
-    weighted = tl.zeros((BLOCK_C,), tl.float32)
-    # A row of no sequence has position -1 and merges nothing.
-    for piece in range(first_piece, (position + PIECE) // PIECE):
-        place = places + piece
-        next_largest = tl.load(largest_parts + place, mask=column_mask, other=0.0)
-        next_total = tl.load(total_parts + place, mask=column_mask, other=0.0)
-        source = weighted_parts + place * HEAD_DIM + cols % HEAD_DIM
-        largest, kept, added = _factors(largest, next_largest)
-        total = _merged(total, kept, next_total, added)
-        weighted = _merged(weighted, kept, tl.load(source, mask=column_mask, other=0.0), added)
-    value = (weighted / tl.where(total > 0, total, 1.0)).to(output.dtype.element_ty)
-    tl.store(output + row * K + cols, value, mask=column_mask)
+        block = load_a(a, part * STEPS * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+    own = tl.zeros((16, BLOCK_W), tl.float32)
+    for step in range(STEPS):
+        first_col = (part * STEPS + step) * BLOCK_C
+        cols = first_col + tl.arange(0, BLOCK_C)
+        column_mask = cols < K
+        if SEGMENTS > 0 and STEPS > 1:
+            block = load_a(a, first_col, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+        places = (row * (K // HEAD_DIM) + cols // HEAD_DIM) * pieces
+        largest = tl.full((BLOCK_C,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK_C,), tl.float32)
+        weighted = tl.zeros((BLOCK_C,), tl.float32)
+        # A row of no sequence has position -1 and merges nothing.
+        for piece in range(first_piece, (position + PIECE) // PIECE):
+            place = places + piece
+            next_largest = tl.load(largest_parts + place, mask=column_mask, other=0.0)
+            next_total = tl.load(total_parts + place, mask=column_mask, other=0.0)
+            source = weighted_parts + place * HEAD_DIM + cols % HEAD_DIM
+            largest, kept, added = _factors(largest, next_largest)
+            total = _merged(total, kept, next_total, added)
+            weighted = _merged(weighted, kept, tl.load(source, mask=column_mask, other=0.0), added)
+        value = (weighted / tl.where(total > 0, total, 1.0)).to(output.dtype.element_ty)
+        tl.store(output + row * K + cols, value, mask=column_mask)
+        if SEGMENTS > 0:
+            own = add_codes(own, value[None, :], block, ASM)
     if SEGMENTS > 0:
         finish_codes(
-            slice_codes(value[None, :], block, ASM), row, row_count, part,
+            own, row, row_count, part,
             w1, b1, w2, b2, gated, partials, arrivals, codes,
             1, SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from kernels.compensator.layout import GpuCompensator
 from kernels.overlap import compiled
 from kernels.paged_attention.batch import Attended, AttentionConfig, PagedBatch, default_config
 from kernels.paged_attention.kernel import attend_piece, attend_whole, merge_pieces
-from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns
+from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns, step_columns
 from kernels.tensor_checks import FLOATS, power_of_two, require
 
 _LOG2_E = 1.4426950408889634
@@ -107,7 +107,9 @@ def _merge(
     workspace: CodeWorkspace | None,
 ) -> Tensor | None:
     rows, columns = y.shape
-    width = _PLAIN_COLUMNS if compensator is None else slice_columns(compensator.code_width, columns)
+    width = step = _PLAIN_COLUMNS
+    if compensator is not None:
+        width, step = (find(compensator.code_width, columns) for find in (slice_columns, step_columns))
     launched = code_launch(y, columns, width, compensator, workspace)
     merge_pieces[(rows, -(-columns // width))](
         *parts,
@@ -120,7 +122,8 @@ def _merge(
         HEAD_DIM=head_dim,
         K=columns,
         PIECE=piece_tokens,
-        BLOCK_C=width,
+        BLOCK_C=step,
+        STEPS=width // step,
         ASM=compiled(merge_pieces),
         num_warps=4,
         **launched.constants,

@@ -3,10 +3,11 @@
 """Device functions that producers share: partial codes, and with gates their sum and the gate.
 
 Columns are cut into slices. Without gates the codes of each slice are stored, and the product that reads
-them adds: nothing waits. Gates need the sum: then each program
-publishes its part and counts itself; the last one adds all parts in the order of the slices, so that the sum
-does not depend on who came last, applies the gate, and sets the counter back to zero, so that a replayed
-graph starts clean.
+them adds: nothing waits. Gates need the sum: then each program publishes its part and counts itself; the
+last one adds all parts in the order of the slices, so that the sum does not depend on who came last, applies
+the gate, and sets the counter back to zero, so that a replayed graph starts clean.
+
+A slice is STEPS times BLOCK_C columns, more than one step only where a program could not hold its part of A.
 
 A row takes the same steps alone and among others, whatever rows and slices a program covers.
 """
@@ -27,8 +28,8 @@ def load_a(a, first, K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_C: tl.constexpr
 
 
 @triton.jit
-def slice_codes(x, block, ASM: tl.constexpr):
-    """float32 (16, BLOCK_W): ``x`` (rows, columns), 1 or 16 rows, times its slice of A.
+def add_codes(own, x, block, ASM: tl.constexpr):
+    """float32 (16, BLOCK_W): ``own`` and ``x`` (rows, columns), 1 or 16 rows, times its part of A.
 
     A tensor core has 16 rows; of a single one all are copies, so that its bits are those it has among others.
     """
@@ -37,7 +38,7 @@ def slice_codes(x, block, ASM: tl.constexpr):
     wide = tl.broadcast_to(x, (16, x.shape[1]))
     if not ASM:  # the interpreter has no bfloat16 arithmetic
         wide, block = wide.to(tl.float32), block.to(tl.float32)
-    return tl.dot(wide, block, input_precision="ieee")
+    return tl.dot(wide, block, own, input_precision="ieee")
 
 
 @triton.jit

@@ -10,6 +10,7 @@ from kernels.tensor_checks import power_of_two, require
 
 _A_ELEMENTS = 1 << 14  # of A that a program holds in registers at once
 _LEAST_COLUMNS, _MOST_COLUMNS = 64, 512  # of a slice; its steps on a tensor core follow each other
+_MMA_K = 16  # columns of a tensor-core step
 _ROWS = 16  # of a program that takes several: those of a tensor core
 _RUNS = ((256, 1), (1024, 4), (1 << 62, 16))  # rows up to which a program takes so many slices
 _GATE_ELEMENTS = 1 << 13  # of a gate's layer, held in registers at once
@@ -40,6 +41,16 @@ def slice_columns(code_width: int, columns: int) -> int:
         columns: K.
     """
     return max(_fitting_columns(code_width), power_of_two(-(-columns // MAX_SLICES)))
+
+
+def step_columns(code_width: int, columns: int) -> int:
+    """Columns of a slice that a program takes at once; they divide it.
+
+    Args:
+        code_width: Codes a row.
+        columns: K.
+    """
+    return min(slice_columns(code_width, columns), max(_A_ELEMENTS // power_of_two(code_width), _MMA_K))
 
 
 def code_workspace(rows: int, columns: int, code_width: int, device: torch.device) -> CodeWorkspace:

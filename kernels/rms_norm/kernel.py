@@ -16,8 +16,8 @@ from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
 from kernels.overlap import early_start
-from kernels.producer.kernel import finish_codes, load_a, slice_codes
-from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns
+from kernels.producer.kernel import add_codes, finish_codes, load_a
+from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns, step_columns
 from kernels.rms_norm.reference import Normed
 from kernels.tensor_checks import FLOATS, power_of_two, require
 
@@ -97,6 +97,7 @@ def rms_norm_kernel(
     TILE_ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    STEPS: tl.constexpr,
     RUN: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     SEGMENTS: tl.constexpr,
@@ -109,15 +110,16 @@ def rms_norm_kernel(
     ASM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """Grid ``(row tiles, slices / RUN)``; BLOCK_K columns a step of the mean square, BLOCK_C a slice."""
+    """Grid ``(row tiles, slices / RUN)``; BLOCK_K columns a step of the mean square, STEPS times
+    BLOCK_C a slice."""
     first_row, first_part = tl.program_id(0).to(tl.int64) * TILE_ROWS, tl.program_id(1) * RUN
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
     # Constants are asked for first, since they come from furthest away.
-    first_cols = first_part * BLOCK_C + tl.arange(0, BLOCK_C)
+    first_cols = first_part * STEPS * BLOCK_C + tl.arange(0, BLOCK_C)
     factor = tl.load(weight + first_cols, mask=first_cols < K, other=0.0)
     if SEGMENTS > 0:
-        block = load_a(a, first_part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+        block = load_a(a, first_part * STEPS * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
     scales = _scales(
@@ -127,24 +129,29 @@ def rms_norm_kernel(
     rows = first_row + tl.arange(0, TILE_ROWS)
     for index in range(RUN):
         part = first_part + index
-        cols = part * BLOCK_C + tl.arange(0, BLOCK_C)
-        if RUN > 1:
-            factor = tl.load(weight + cols, mask=cols < K, other=0.0)
+        own = tl.zeros((16, BLOCK_W), tl.float32)
+        for step in range(STEPS):
+            first_col = (part * STEPS + step) * BLOCK_C
+            cols = first_col + tl.arange(0, BLOCK_C)
+            if RUN * STEPS > 1:
+                factor = tl.load(weight + cols, mask=cols < K, other=0.0)
+                if SEGMENTS > 0:
+                    block = load_a(a, first_col, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+            mask = (rows < row_count)[:, None] & (cols < K)[None, :]
+            at = x + rows[:, None] * x_stride + cols[None, :]
+            added_at = residual + rows[:, None] * residual_stride + cols[None, :]
+            value = _hidden(at, added_at, mask, HAS_RESIDUAL)
+            places = rows[:, None] * K + cols[None, :]
+            if HAS_RESIDUAL:
+                tl.store(hidden + places, value.to(hidden.dtype.element_ty), mask=mask)
+            scaled = (value * scales[:, None]).to(y.dtype.element_ty).to(tl.float32)
+            normed = (scaled * factor.to(tl.float32)[None, :]).to(y.dtype.element_ty)
+            tl.store(y + places, normed, mask=mask)
             if SEGMENTS > 0:
-                block = load_a(a, part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
-        mask = (rows < row_count)[:, None] & (cols < K)[None, :]
-        at = x + rows[:, None] * x_stride + cols[None, :]
-        added_at = residual + rows[:, None] * residual_stride + cols[None, :]
-        value = _hidden(at, added_at, mask, HAS_RESIDUAL)
-        places = rows[:, None] * K + cols[None, :]
-        if HAS_RESIDUAL:
-            tl.store(hidden + places, value.to(hidden.dtype.element_ty), mask=mask)
-        scaled = (value * scales[:, None]).to(y.dtype.element_ty).to(tl.float32)
-        normed = (scaled * factor.to(tl.float32)[None, :]).to(y.dtype.element_ty)
-        tl.store(y + places, normed, mask=mask)
+                own = add_codes(own, normed, block, ASM)
         if SEGMENTS > 0:
             finish_codes(
-                slice_codes(normed, block, ASM), first_row, row_count, part,
+                own, first_row, row_count, part,
                 w1, b1, w2, b2, gated, partials, arrivals, codes,
                 TILE_ROWS, SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
             )  # fmt: skip
@@ -184,7 +191,9 @@ def launch(
             rows_contiguous=True,
         )
     block = blocks(columns, 0 if compensator is None else compensator.code_width)
-    launched = code_launch(x, columns, block["BLOCK_C"], compensator, workspace, few_rows=_FEW_ROWS)
+    launched = code_launch(
+        x, columns, block["BLOCK_C"] * block["STEPS"], compensator, workspace, few_rows=_FEW_ROWS
+    )
     y = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
     hidden = x if residual is None else torch.empty_like(y)
     if rows:
@@ -217,8 +226,11 @@ def blocks(columns: int, code_width: int) -> dict[str, int]:
         code_width: Codes a row, 0 = none.
     """
     whole = min(power_of_two(columns), 4096)
+    size = slice_columns(code_width, columns) if code_width else whole
+    step = step_columns(code_width, columns) if code_width else size
     return {
         "BLOCK_K": whole,
-        "BLOCK_C": slice_columns(code_width, columns) if code_width else whole,
+        "BLOCK_C": step,
+        "STEPS": size // step,
         "num_warps": 8 if whole >= 2048 and not code_width else 4,
     }

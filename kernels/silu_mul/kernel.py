@@ -14,8 +14,8 @@ from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
 from kernels.overlap import early_start
-from kernels.producer.kernel import finish_codes, load_a, slice_codes
-from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns
+from kernels.producer.kernel import add_codes, finish_codes, load_a
+from kernels.producer.workspace import CodeWorkspace, code_launch, slice_columns, step_columns
 from kernels.silu_mul.reference import Activated
 from kernels.tensor_checks import FLOATS, require
 
@@ -40,6 +40,7 @@ def silu_mul_kernel(
     K: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    STEPS: tl.constexpr,
     RUN: tl.constexpr,
     SEGMENTS: tl.constexpr,
     R: tl.constexpr,
@@ -51,30 +52,35 @@ def silu_mul_kernel(
     ASM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """Grid ``(row tiles, slices / RUN)``; BLOCK_C columns a slice."""
+    """Grid ``(row tiles, slices / RUN)``; STEPS times BLOCK_C columns a slice."""
     first_row, first_part = tl.program_id(0).to(tl.int64) * TILE_ROWS, tl.program_id(1) * RUN
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
     if SEGMENTS > 0:  # asked for first, since it comes from furthest away
-        block = load_a(a, first_part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+        block = load_a(a, first_part * STEPS * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
     rows = first_row + tl.arange(0, TILE_ROWS)
     for index in range(RUN):
         part = first_part + index
-        cols = part * BLOCK_C + tl.arange(0, BLOCK_C)
-        if SEGMENTS > 0 and RUN > 1:
-            block = load_a(a, part * BLOCK_C, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
-        mask = (rows < row_count)[:, None] & (cols < K)[None, :]
-        source = gate_up + rows[:, None] * row_stride + cols[None, :]
-        gate = tl.load(source, mask=mask, other=0.0).to(tl.float32)
-        up = tl.load(source + K, mask=mask, other=0.0).to(tl.float32)
-        activated = (gate / (1.0 + tl.exp(-gate))).to(y.dtype.element_ty).to(tl.float32)
-        value = (activated * up).to(y.dtype.element_ty)
-        tl.store(y + rows[:, None] * K + cols[None, :], value, mask=mask)
+        own = tl.zeros((16, BLOCK_W), tl.float32)
+        for step in range(STEPS):
+            first_col = (part * STEPS + step) * BLOCK_C
+            cols = first_col + tl.arange(0, BLOCK_C)
+            if SEGMENTS > 0 and RUN * STEPS > 1:
+                block = load_a(a, first_col, K, SEGMENTS * R, BLOCK_C, BLOCK_W)
+            mask = (rows < row_count)[:, None] & (cols < K)[None, :]
+            source = gate_up + rows[:, None] * row_stride + cols[None, :]
+            gate = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+            up = tl.load(source + K, mask=mask, other=0.0).to(tl.float32)
+            activated = (gate / (1.0 + tl.exp(-gate))).to(y.dtype.element_ty).to(tl.float32)
+            value = (activated * up).to(y.dtype.element_ty)
+            tl.store(y + rows[:, None] * K + cols[None, :], value, mask=mask)
+            if SEGMENTS > 0:
+                own = add_codes(own, value, block, ASM)
         if SEGMENTS > 0:
             finish_codes(
-                slice_codes(value, block, ASM), first_row, row_count, part,
+                own, first_row, row_count, part,
                 w1, b1, w2, b2, gated, partials, arrivals, codes,
                 TILE_ROWS, SEGMENTS, R, BLOCK_W, H, BLOCK_H, SLICES, GATED,
             )  # fmt: skip
@@ -102,7 +108,7 @@ def launch(
     if gate_up.shape[1] % 2:
         raise ValueError(f"gate_up has {gate_up.shape[1]} columns; it must hold gate and up, equally wide")
     block = blocks(columns, 0 if compensator is None else compensator.code_width)
-    launched = code_launch(gate_up, columns, block["BLOCK_C"], compensator, workspace)
+    launched = code_launch(gate_up, columns, block["BLOCK_C"] * block["STEPS"], compensator, workspace)
     y = torch.empty(rows, columns, dtype=gate_up.dtype, device=gate_up.device)
     if y.numel():
         silu_mul_kernel[launched.grid](
@@ -128,4 +134,5 @@ def blocks(columns: int, code_width: int) -> dict[str, int]:
         code_width: Codes a row, 0 = none.
     """
     size = slice_columns(code_width, columns) if code_width else _PLAIN_COLUMNS
-    return {"BLOCK_C": size, "num_warps": 4}
+    step = step_columns(code_width, columns) if code_width else size
+    return {"BLOCK_C": step, "STEPS": size // step, "num_warps": 4}

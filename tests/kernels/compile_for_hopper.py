@@ -69,7 +69,8 @@ def main() -> None:
         )
         options = {"num_warps": warps, "num_stages": stages}
         compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-        outcomes.append({**facts(tool, compiled.asm["cubin"]), "row_sums": row_sums(compiled.asm["ttgir"])})
+        more = {"row_sums": row_sums(compiled.asm["ttgir"]), "shared_bytes": compiled.metadata.shared}
+        outcomes.append({**facts(tool, compiled.asm["cubin"]), **more})
     print(json.dumps(outcomes))
 
 

@@ -20,7 +20,7 @@ KERNELS = {
         "rms_norm.kernel",
         "rms_norm_kernel",
         NORM
-        | {"TILE_ROWS": 1, "BLOCK_K": 4096, "BLOCK_C": 256, "RUN": 1, "BLOCK_H": 16}
+        | {"TILE_ROWS": 1, "BLOCK_K": 4096, "BLOCK_C": 256, "STEPS": 1, "RUN": 1, "BLOCK_H": 16}
         | {"SLICES": 16, "GATED": False, "ASM": True, "OVERLAP": True},
         4,
         3,
@@ -29,7 +29,7 @@ KERNELS = {
         "rms_norm.kernel",
         "rms_norm_kernel",
         NORM
-        | {"TILE_ROWS": 16, "BLOCK_K": 4096, "BLOCK_C": 256, "RUN": 4, "BLOCK_H": 16}
+        | {"TILE_ROWS": 16, "BLOCK_K": 4096, "BLOCK_C": 256, "STEPS": 1, "RUN": 4, "BLOCK_H": 16}
         | {"SLICES": 16, "GATED": False, "ASM": True, "OVERLAP": True},
         4,
         3,
@@ -39,7 +39,15 @@ KERNELS = {
             "rms_norm.kernel",
             "rms_norm_kernel",
             NORM
-            | {"K": 256, "TILE_ROWS": rows, "BLOCK_K": 256, "BLOCK_C": 256, "RUN": 1, "BLOCK_H": 16}
+            | {
+                "K": 256,
+                "TILE_ROWS": rows,
+                "BLOCK_K": 256,
+                "BLOCK_C": 256,
+                "STEPS": 1,
+                "RUN": 1,
+                "BLOCK_H": 16,
+            }
             | {"SLICES": 1, "GATED": False, "ASM": True, "OVERLAP": True},
             4,
             3,
@@ -50,8 +58,17 @@ KERNELS = {
         "silu_mul.kernel",
         "silu_mul_kernel",
         CODES
-        | {"K": 14336, "TILE_ROWS": 16, "BLOCK_C": 512, "RUN": 1, "BLOCK_H": 16}
+        | {"K": 14336, "TILE_ROWS": 16, "BLOCK_C": 512, "STEPS": 1, "RUN": 1, "BLOCK_H": 16}
         | {"SEGMENTS": 1, "BLOCK_W": 16, "SLICES": 28, "GATED": False, "ASM": True, "OVERLAP": True},
+        4,
+        3,
+    ),
+    "silu, rank 64, hundreds of rows": (
+        "silu_mul.kernel",
+        "silu_mul_kernel",
+        CODES
+        | {"K": 28672, "TILE_ROWS": 16, "BLOCK_C": 256, "STEPS": 2, "RUN": 4, "R": 64, "BLOCK_H": 16}
+        | {"SEGMENTS": 1, "BLOCK_W": 64, "SLICES": 56, "GATED": False, "ASM": True, "OVERLAP": True},
         4,
         3,
     ),
@@ -105,6 +122,11 @@ def compiled() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", KERNELS)
 def test_registers_suffice(compiled, name):
     assert (compiled[name]["local_memory"], compiled[name]["stack_bytes"]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_shared_memory_suffices(compiled, name):
+    assert compiled[name]["shared_bytes"] <= 227 << 10
 
 
 @pytest.mark.parametrize(

@@ -227,11 +227,12 @@ def test_queries_may_be_a_view_of_wider_rows(device):
     assert torch.equal(case.run(), expected)
 
 
-def test_codes_of_the_result_follow_the_law(device):
+@pytest.mark.parametrize("rank", [7, 300])  # 300: more than a program holds at once
+def test_codes_of_the_result_follow_the_law(device, rank):
     case = Case([(33, 5), (70, 2)], device, torch.float16)
     generator = torch.Generator().manual_seed(5)
-    a = (torch.randn(7, HEADS * HEAD_DIM, generator=generator) / 10).to(device, torch.float16)
-    shapes = ((4, 7), (4,), (7, 4), (7,))
+    a = (torch.randn(rank, HEADS * HEAD_DIM, generator=generator) / 10).to(device, torch.float16)
+    shapes = ((4, rank), (4,), (rank, 4), (rank,))
     gate = tuple(torch.randn(*s, generator=generator).to(device) for s in shapes)
     packed = pack_compensators([Factors(a=a, b=a[:, :1].T, gate=gate)], torch.float16)
     workspace = code_workspace(7, HEADS * HEAD_DIM, packed.code_width, device)

@@ -5,7 +5,7 @@ import torch
 
 from kernels.compensator.layout import MAX_SLICES, Factors, pack_compensators
 from kernels.producer import code_workspace
-from kernels.producer.workspace import code_constants, code_launch, program_size, slice_columns
+from kernels.producer.workspace import code_constants, code_launch, program_size, slice_columns, step_columns
 
 CPU = torch.device("cpu")
 
@@ -54,6 +54,15 @@ def test_codes_fill_what_is_given():
 def test_a_program_holds_its_part_of_a_in_registers_and_slices_are_few(code_width, columns, slice_size):
     assert slice_columns(code_width, columns) == slice_size
     assert -(-columns // slice_size) <= MAX_SLICES
+
+
+@pytest.mark.parametrize(
+    ("code_width", "columns", "step", "steps"),
+    [(192, 4096, 64, 1), (64, 14336, 256, 1), (64, 28672, 256, 2), (192, 8192, 64, 2), (768, 100, 16, 4)],
+)
+def test_a_slice_that_is_too_much_at_once_is_several_steps(code_width, columns, step, steps):
+    assert step_columns(code_width, columns) == step
+    assert slice_columns(code_width, columns) == step * steps
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,17 @@ def test_static_compensators_have_no_gate(device):
     assert relative(total_codes(got.codes), got.y @ packed.a[0].T) < 1e-5
 
 
+@pytest.mark.parametrize("rows", [3, 65])
+def test_wide_codes_follow_the_law(device, rows):
+    columns, dtype = 100, torch.float16
+    x, weight = normal(rows, columns, seed=1, dtype=dtype, device=device), torch.ones(columns, dtype=dtype)
+    a = normal(256, columns, seed=2, dtype=dtype, device=device) * columns**-0.5
+    packed = pack_compensators([Factors(a=a, b=a[:, :1].T)] * 3, dtype)
+    got = launch(x, weight.to(device), EPS, None, packed)
+    expected = reference(x, weight.to(device), EPS, None, packed)
+    assert relative(total_codes(got.codes), expected.codes[0]) < CODE_BOUNDS[dtype]
+
+
 @pytest.mark.parametrize(("rows", "make"), [(19, compensator), (19, static), (130, static)])
 def test_a_row_has_the_same_bits_alone_and_in_a_batch(device, rows, make):
     dtype, columns = torch.float16, 1100

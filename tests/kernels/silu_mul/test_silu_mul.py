@@ -79,6 +79,16 @@ def test_codes_follow_the_law(device, dtype, rows):
     assert not workspace.arrivals.any()
 
 
+@pytest.mark.parametrize("rows", [3, 17])
+def test_wide_codes_follow_the_law(device, rows):
+    columns, dtype = 100, torch.float16
+    gate_up = normal(rows, 2 * columns, seed=1, dtype=dtype, device=device)
+    a = normal(512, columns, seed=2, dtype=dtype, device=device) * columns**-0.5
+    packed = pack_compensators([Factors(a=a, b=a[:, :1].T)], dtype)
+    got, expected = launch(gate_up, packed), reference(gate_up, packed)
+    assert relative(total_codes(got.codes), expected.codes[0]) < CODE_BOUNDS[dtype]
+
+
 @pytest.mark.parametrize(("rows", "gated"), [(19, True), (19, False), (130, False)])
 def test_a_row_has_the_same_bits_alone_and_in_a_batch(device, rows, gated):
     gate_up = normal(rows, 2200, seed=1, dtype=torch.float16, device=device)

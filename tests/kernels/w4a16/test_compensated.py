@@ -31,6 +31,9 @@ PROBLEMS = [
     Problem(rows=17, outputs=256, inputs=300, projections=QKV, biased=True, dtype=torch.bfloat16),
     Problem(rows=9, outputs=256, inputs=320, groups=5, projections=((64, 0, False), (192, 20, True))),
 ]
+WIDE = Problem(
+    rows=9, outputs=192, inputs=100, projections=((64, 256, False), (64, 200, True), (64, 256, True))
+)
 PLANS = [plan(32, 64, 2), plan(32, 128, 1)]
 
 
@@ -51,6 +54,10 @@ def test_codes_follow_the_separate_operators(problem):
     expected = naive.gated_codes(problem.x.float(), replace(compensator, down=compensator.down.float()))
     assert relative_error(total_codes(codes), expected.cpu()) < 1e-5
     scratch.check_integrity()
+
+
+def test_wide_codes_follow_the_separate_operators():
+    test_codes_follow_the_separate_operators(WIDE)
 
 
 def test_codes_have_the_same_bits_in_any_batch():
