@@ -3,6 +3,11 @@
 A kernel that does reads constants first, then waits for all of the kernel in front, and only then reads what
 others write and writes itself. One that produces lets its successor start at once, so that the successor's
 constants are on their way meanwhile; it takes few multiprocessors, so that the successor finds its place.
+
+A kernel ends only after its own wait, so that a wait returns when everything that was launched before on the
+stream has ended, however many kernels run at once. Memory that is freed and given out again is therefore as
+safe as without: nothing is written before the wait. Constants are read before it: they must have been written
+before the kernel in front was launched, by one that lets no successor start.
 """
 
 from functools import lru_cache

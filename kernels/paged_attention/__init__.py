@@ -28,7 +28,7 @@ def paged_attention(
         scale: Of the scores.
         window: Sliding window, 1 or more; ``None`` = all.
         compensator: Of the product that reads the result, or ``None``.
-        workspace: Needed with a compensator on a GPU.
+        workspace: Needed with a gated compensator on a GPU.
 
     Raises:
         ValueError: On a GPU, a tensor of the wrong shape, type, device or stride.

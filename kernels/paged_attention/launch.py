@@ -38,7 +38,7 @@ def launch(
         window: Sliding window, 1 or more; ``None`` = all.
         compensator: Of the product that reads the result; pieces are then merged by a launch of their own, so
             with hundreds of rows leave the codes to :func:`kernels.compensator.gpu.gated_codes`.
-        workspace: Needed with a compensator.
+        workspace: Needed with a gated compensator.
         config: ``None`` = by the heads that share a key head.
         whole: Whether one program walks the whole context of its rows; ``None`` = when that fills the GPU.
             Changes no bit.

@@ -26,7 +26,7 @@ def rms_norm(
         eps: Added to the mean square.
         residual: ``(M, K)`` of the same type, or ``None``.
         compensator: Of the product that reads the norm, or ``None``.
-        workspace: Needed with a compensator on a GPU.
+        workspace: Needed with a gated compensator on a GPU.
 
     Raises:
         ValueError: On a GPU, a tensor of the wrong shape, type, device or stride.

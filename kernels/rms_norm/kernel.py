@@ -173,7 +173,7 @@ def launch(
         eps: Added to the mean square.
         residual: ``(M, K)`` of the same type, rows contiguous.
         compensator: Of the product that reads the norm.
-        workspace: Needed with a compensator.
+        workspace: Needed with a gated compensator.
 
     Raises:
         ValueError: A tensor that the kernel would misread.

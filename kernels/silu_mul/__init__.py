@@ -20,7 +20,7 @@ def silu_mul(
     Args:
         gate_up: Gate before up.
         compensator: Of the product that reads the result, or ``None``.
-        workspace: Needed with a compensator on a GPU.
+        workspace: Needed with a gated compensator on a GPU.
 
     Raises:
         ValueError: On a GPU, a tensor of the wrong shape, type, device or stride.

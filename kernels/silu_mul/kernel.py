@@ -96,7 +96,7 @@ def launch(
     Args:
         gate_up: ``(M, 2 K)``, rows contiguous, M >= 0.
         compensator: Of the product that reads the result.
-        workspace: Needed with a compensator.
+        workspace: Needed with a gated compensator.
 
     Raises:
         ValueError: A tensor that the kernel would misread.

@@ -9,8 +9,8 @@
         "tiles": [{"up_to": 16, "rows": 16, "outputs": 128, "warps": 4, "stages": 4,
                    "split": 8, "registers": 128, "overlap": false}, …]}}}
 
-Nothing is tuned while serving: a GPU without a file, or a layer that is not in it, takes
-:func:`kernels.w4a16.plan.default_plan` and says so in the log.
+Nothing is tuned while serving: a layer that is not in the file takes the plan of the same shape with other
+groups, and without one, or without a file, :func:`kernels.w4a16.plan.default_plan`; the log says so.
 """
 
 import json
