@@ -78,7 +78,8 @@ class CodeLaunch:
     Attributes:
         tensors: ``a``, ``w1``, ``b1``, ``w2``, ``b2``, ``gated``, ``partials``, ``arrivals``, ``codes``.
         constants: Compile-time values.
-        program: Those that say how many rows and slices a program takes.
+        program: Those that say how many rows and slices a program takes, and how many steps are on their way:
+            of float32, shared memory has room for one.
         grid: Such programs over rows and slices.
         output: float32 ``(P, M, S R)`` that the kernel fills, partial codes; ``None`` without a compensator.
             P is 1 with gates, whose input is the sum.
@@ -160,7 +161,7 @@ def code_launch(
     return CodeLaunch(
         tensors=(compensator.down, *_gate_tensors(compensator), *waiting, output),
         constants=code_constants(compensator, slices),
-        program={"TILE_ROWS": tile_rows, "RUN": run},
+        program={"TILE_ROWS": tile_rows, "RUN": run, "num_stages": 3 if x.element_size() == 2 else 1},
         grid=(-(-rows // tile_rows), -(-slices // run)),
         output=output,
     )

@@ -90,3 +90,11 @@ def test_more_rows_than_planned_are_refused():
     workspace = code_workspace(16, 600, compensator.code_width, CPU)
     with pytest.raises(ValueError, match="the workspace holds 1024 partial codes and 16 counters"):
         code_launch(torch.ones(17, 600), 600, 512, compensator, workspace)
+
+
+@pytest.mark.parametrize(("dtype", "stages"), [(torch.float16, 3), (torch.bfloat16, 3), (torch.float32, 1)])
+def test_shared_memory_has_room_for_one_step_of_float32(dtype, stages):
+    a = torch.ones(16, 600, dtype=dtype)
+    compensator = pack_compensators([Factors(a=a, b=a[:, :1].T)], dtype)
+    launched = code_launch(torch.ones(300, 600, dtype=dtype), 600, 512, compensator, None)
+    assert launched.program["num_stages"] == stages
