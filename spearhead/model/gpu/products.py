@@ -97,13 +97,22 @@ def _workspace(linears: Iterable[LinearWeights], plans: Plans, rows: int, device
             plan = replace(plans.of(linear.weight), dense_from=None)
             own_partials, own_counters = needed(linear.weight, plan, rows)
             partials, counters = max(partials, own_partials), max(counters, own_counters)
-        if linear.rank:
-            own_partials, own_counters = scratch_needed(linear.rank, rows)
+        if width := _gated_width(linear):
+            own_partials, own_counters = scratch_needed(width, rows)
             partials, counters = max(partials, own_partials), max(counters, own_counters)
     return Workspace(device, partials=partials, counters=counters)
 
 
 def _code_workspace(linears: Iterable[LinearWeights], rows: int, device: torch.device) -> CodeWorkspace:
-    sizes = [(linear.weight.shape[1], linear.rank) for linear in linears if linear.rank]
-    columns = max((columns for columns, _ in sizes), default=1)
-    return code_workspace(rows, columns, max((width for _, width in sizes), default=1), device)
+    sizes = [(linear.weight.shape[1], _gated_width(linear)) for linear in linears if _gated_width(linear)]
+    if not sizes:
+        return code_workspace(0, 1, 1, device)
+    return code_workspace(
+        rows, max(columns for columns, _ in sizes), max(width for _, width in sizes), device
+    )
+
+
+def _gated_width(linear: LinearWeights) -> int:
+    """Codes a row whose sum gates wait for; without gates no kernel needs memory for them."""
+    compensator = linear.gpu_compensator
+    return 0 if compensator is None or compensator.gate is None else compensator.code_width
