@@ -1,32 +1,18 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,no-any-return"
 # Triton's language has no types that a checker knows.
-"""The draw: the largest of scaled logit plus shared noise among the tokens of the cut.
-
-The noise is a Gumbel variate of (seed, position, token id): Philox4x32-10 with the seed as key and the
-counter (token id // 4, 0, position low, position high), lane token id % 4. Four tokens cost one evaluation.
-"""
+"""The draw: the largest of scaled logit plus shared noise among the tokens of the cut."""
 
 import triton
 import triton.language as tl
 
-from kernels.sample.filters import depth_of, mass_of, scaled
+from kernels.sample.bracket import DRAWN, FIELDS
+from kernels.sample.depth import depth_of, mass_of, scaled
+from kernels.sample.noise import gumbel
+from kernels.sample.scan import BLOCK_EDITS
 
 # Scaled logit plus noise of the best token is at least -2.82, and noise is at most 16.64: no token further
 # below can win, so blocks without a nearer one need no noise.
 _REACH = tl.constexpr(-19.5)
-
-
-@triton.jit
-def gumbel(seed, position, first_id, BLOCK: tl.constexpr):
-    """Noise of BLOCK token ids from ``first_id`` on, a multiple of 4; float32 in [-2.82, 16.64]."""
-    fours = (first_id // 4 + tl.arange(0, BLOCK // 4)).to(tl.uint32)
-    zero = tl.zeros_like(fours)
-    low = zero + (position & 0xFFFFFFFF).to(tl.uint32)
-    high = zero + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    lane_0, lane_1, lane_2, lane_3 = tl.philox(seed, fours, zero, low, high)
-    bits = tl.join(tl.join(lane_0, lane_2), tl.join(lane_1, lane_3)).reshape(BLOCK)
-    uniform = ((bits >> 9).to(tl.float32) + 0.5) * (2.0**-23)
-    return -tl.log(-tl.log(uniform))
 
 
 @triton.jit
@@ -36,6 +22,7 @@ def draw(
     temperature,
     seeds,
     positions,
+    search,
     cut_depth,
     cut_id,
     scores,
@@ -44,26 +31,40 @@ def draw(
     row_stride,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
+    FILTERED: tl.constexpr,
 ):
-    """Grid ``(B, splits)`` of BLOCK tokens: the best of each split and its mass, ``(B, splits)``."""
-    row, split = tl.program_id(0), tl.program_id(1)
-    ids = split * BLOCK + tl.arange(0, BLOCK)
-    values = tl.load(logits + row.to(tl.int64) * row_stride + ids, mask=ids < V, other=float("-inf"))
-    heat = tl.load(temperature + row)
-    value = scaled(values, tl.load(shaped_best + row), heat)
-    depth, limit = depth_of(value), tl.load(cut_depth + row)
-    kept = (ids < V) & ((depth < limit) | ((depth == limit) & (ids <= tl.load(cut_id + row))))
-    value = tl.where(kept, value, float("-inf"))
-    score, score_id = float("-inf"), V
-    if (heat > 0) & (tl.max(value, 0) >= _REACH):
-        noise = gumbel(tl.load(seeds + row), tl.load(positions + row), split * BLOCK, BLOCK)
-        noisy = tl.where(kept, value + noise, float("-inf"))
-        score = tl.max(noisy, 0)
-        score_id = tl.min(tl.where(noisy == score, ids, V), 0)
+    """Grid ``(B, splits)`` of BLOCK tokens: the best of each split and its mass, ``(B, splits)``.
+
+    Not FILTERED leaves out the cut. The first split of a row that the search has drawn from stays as it is.
+    """
+    row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = row * tl.num_programs(1) + split
-    tl.store(scores + place, score)
-    tl.store(score_ids + place, score_id)
-    tl.store(kept_mass + place, tl.sum(tl.where(kept, mass_of(value), 0), 0))
+    drawn = tl.zeros((), tl.int32)
+    if FILTERED:
+        drawn = tl.load(search + row * FIELDS + DRAWN)
+    if drawn == 0:
+        ids = split * BLOCK + tl.arange(0, BLOCK)
+        values = tl.load(logits + row * row_stride + ids, mask=ids < V, other=float("-inf"))
+        heat = tl.load(temperature + row)
+        value = scaled(values, tl.load(shaped_best + row), heat)
+        kept = (ids < V) & (value > float("-inf"))
+        if FILTERED:
+            depth, limit = depth_of(value), tl.load(cut_depth + row)
+            kept = kept & ((depth < limit) | ((depth == limit) & (ids <= tl.load(cut_id + row))))
+        value = tl.where(kept, value, float("-inf"))
+        score, score_id = float("-inf"), V
+        if (heat > 0) & (tl.max(value, 0) >= _REACH):
+            noise = gumbel(tl.load(seeds + row), tl.load(positions + row), split * BLOCK, BLOCK)
+            noisy = tl.where(kept, value + noise, float("-inf"))
+            score = tl.max(noisy, 0)
+            score_id = tl.min(tl.where(noisy == score, ids, V), 0)
+        tl.store(scores + place, score)
+        tl.store(score_ids + place, score_id)
+        tl.store(kept_mass + place, tl.sum(tl.where(kept, mass_of(value), 0), 0))
+    elif split > 0:
+        tl.store(scores + place, float("-inf"))
+        tl.store(score_ids + place, V)
+        tl.store(kept_mass + place, 0)
 
 
 @triton.jit
@@ -88,7 +89,6 @@ def finish(
     row_stride,
     V: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr,
-    BLOCK_EDITS: tl.constexpr,
     HAS_EDITS: tl.constexpr,
 ):
     """Grid ``(B,)``: the token of each row; puts raw values back in the place of edited ones."""

@@ -9,18 +9,21 @@ edited values are then merged into what the scan found. So edits cost no pass ov
 import triton
 import triton.language as tl
 
+from kernels.sample.bracket import FIELDS, LAST, start_search, wants_cut
+from kernels.sample.depth import depth_of
+
 BLOCK_EDITS = tl.constexpr(256)
 
 
 @triton.jit
-def lift(logits, row_starts, token_ids, saved, row_stride):
+def lift(logits, row_starts, edited_ids, saved, row_stride):
     """Grid ``(B,)``: moves the raw value of each edited token to ``saved``."""
     row = tl.program_id(0)
     end = tl.load(row_starts + row + 1)
     for start in range(tl.load(row_starts + row), end, BLOCK_EDITS):
         edits = start + tl.arange(0, BLOCK_EDITS)
         mask = edits < end
-        place = logits + row.to(tl.int64) * row_stride + tl.load(token_ids + edits, mask=mask, other=0)
+        place = logits + row.to(tl.int64) * row_stride + tl.load(edited_ids + edits, mask=mask, other=0)
         tl.store(saved + edits, tl.load(place, mask=mask, other=0.0), mask=mask)
         tl.store(place, float("-inf"), mask=mask)
 
@@ -48,18 +51,20 @@ def scan(
     best_id,
     second,
     total,
-    broken,
     group_best,
     row_stride,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """Grid ``(B, splits)`` of BLOCK tokens: ``(B, splits)`` outputs, and the best of every GROUP tokens."""
+    """Grid ``(B, splits)`` of BLOCK tokens: ``(B, splits)`` outputs, and the best of every GROUP tokens.
+
+    The total of a split that holds NaN or positive infinity is NaN.
+    """
     row, split = tl.program_id(0), tl.program_id(1)
     ids = split * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(logits + row.to(tl.int64) * row_stride + ids, mask=ids < V, other=float("-inf"))
-    bad = (values != values) | (values == float("inf"))
+    bad = (values < float("inf")) == 0  # NaN too
     values = tl.where(bad, float("-inf"), values)
     top, top_id, next_best = best_two(values, ids, V)
     base = tl.where(top == float("-inf"), 0.0, top)
@@ -67,10 +72,9 @@ def scan(
     tl.store(best + place, top)
     tl.store(best_id + place, top_id)
     tl.store(second + place, next_best)
-    tl.store(total + place, tl.sum(tl.exp(values - base), 0))
+    tl.store(total + place, tl.sum(tl.where(bad, float("nan"), tl.exp(values - base)), 0))
     groups = place * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
     tl.store(group_best + groups, tl.max(tl.reshape(values, (BLOCK // GROUP, GROUP)), 1))
-    tl.store(broken + place, tl.max(bad.to(tl.int32), 0))
 
 
 @triton.jit
@@ -80,9 +84,9 @@ def merge(
     best_id,
     second,
     total,
-    broken,
+    group_best,
     row_starts,
-    token_ids,
+    edited_ids,
     bias,
     counts,
     flags,
@@ -90,6 +94,11 @@ def merge(
     presence,
     frequency,
     saved,
+    temperature,
+    top_k,
+    top_p,
+    log_min_p,
+    search,
     raw_best_id,
     margin,
     normalizer,
@@ -101,15 +110,24 @@ def merge(
     V: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr,
     HAS_EDITS: tl.constexpr,
+    FILTERED: tl.constexpr,
+    GROUP: tl.constexpr,
+    SPLIT_GROUPS: tl.constexpr,
+    BLOCK_GROUPS: tl.constexpr,
 ):
-    """Grid ``(B,)``: merges the splits and the edits, and writes edited values to the logits."""
-    row = tl.program_id(0)
+    """Grid ``(B,)``: merges the splits and the edits, and writes edited values to the logits.
+
+    FILTERED starts the search for the cut, ``search`` int32 ``(B, 8)``; a split has SPLIT_GROUPS groups.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    row_groups = group_best + row * splits * SPLIT_GROUPS
     parts = tl.arange(0, BLOCK_SPLITS)
     mask = parts < splits
     tops = tl.load(best + row * splits + parts, mask=mask, other=float("-inf"))
     top_ids = tl.load(best_id + row * splits + parts, mask=mask, other=V)
     sums = tl.load(total + row * splits + parts, mask=mask, other=0.0)
-    bad = tl.max(tl.load(broken + row * splits + parts, mask=mask, other=0), 0)
+    bad = tl.max((sums != sums).to(tl.int32), 0)
+    sums = tl.where(sums != sums, 0.0, sums)
     # Ids rise with the split, so the lowest id of the best value wins.
     top, top_id, next_best = best_two(tops, top_ids, V)
     seconds = tl.load(second + row * splits + parts, mask=mask, other=float("-inf"))
@@ -121,7 +139,7 @@ def merge(
         for start in range(begin, end, BLOCK_EDITS):
             edits = start + tl.arange(0, BLOCK_EDITS)
             used = edits < end
-            ids = tl.load(token_ids + edits, mask=used, other=V)
+            ids = tl.load(edited_ids + edits, mask=used, other=V)
             raw = tl.load(saved + edits, mask=used, other=float("-inf"))
             flag = tl.load(flags + edits, mask=used, other=0)
             count = tl.load(counts + edits, mask=used, other=0.0)
@@ -131,7 +149,9 @@ def merge(
             punished -= tl.where(count > 0, tl.load(presence + row), 0.0)
             punished -= tl.load(frequency + row) * count
             value = tl.where((flag & 1) != 0, punished, value)
-            tl.store(logits + row.to(tl.int64) * row_stride + ids, value, mask=used)
+            tl.store(logits + row * row_stride + ids, value, mask=used)
+            if FILTERED:
+                tl.atomic_max(row_groups + ids // GROUP, value, mask=used, sem="relaxed")
             wrong = (raw != raw) | (raw == float("inf"))
             bad = tl.maximum(bad, tl.max(wrong.to(tl.int32), 0))
             raw_top, raw_id, raw_next = best_two(tl.where(wrong, float("-inf"), raw), ids, V)
@@ -150,6 +170,25 @@ def merge(
     tl.store(raw_best_id + row, top_id)
     tl.store(margin + row, top - next_best)
     tl.store(normalizer + row, base.to(tl.float64) + tl.log(mass))
-    tl.store(finite + row, (bad == 0) & (top > float("-inf")))
+    whole = (bad == 0) & (top > float("-inf"))
+    tl.store(finite + row, whole)
     tl.store(shaped_best + row, shaped_top)
     tl.store(shaped_best_id + row, shaped_id)
+    if FILTERED:
+        if HAS_EDITS:
+            tl.debug_barrier()
+        if whole & wants_cut(row, temperature, top_k, top_p):
+            floor = depth_of(tl.load(log_min_p + row))
+            start_search(
+                search + row * FIELDS,
+                row_groups,
+                shaped_top,
+                tl.load(temperature + row),
+                tl.load(top_k + row),
+                floor,
+                V,
+                GROUP,
+                BLOCK_GROUPS,
+            )
+        else:
+            tl.store(search + row * FIELDS + LAST, -1)

@@ -33,16 +33,19 @@ TYPES = {
         ],
         "*fp16",
     ),
+    **dict.fromkeys(["arrivals", "gated", "page_table", "row_starts", "lengths", "best_id", "top_k"], "*i32"),
     **dict.fromkeys(
-        ["arrivals", "gated", "page_table", "row_starts", "lengths", "best_id", "top_k", "last_depth"],
-        "*i32",
+        ["search", "bin_counts", "kept_counts", "listed_counts", "shallowest", "deepest"], "*i32"
     ),
-    **dict.fromkeys(["list_ids", "list_sizes", "cut_depth", "cut_id", "score_ids"], "*i32"),
-    **dict.fromkeys(["positions", "slots", "seeds", "mass", "kept_mass"], "*i64"),
-    "top_p": "*fp64",
+    **dict.fromkeys(["list_ids", "cut_depth", "cut_id", "score_ids", "edited_ids", "flags"], "*i32"),
+    **dict.fromkeys(["raw_best_id", "shaped_best_id", "shallowest", "deepest"], "*i32"),
+    **dict.fromkeys(["positions", "slots", "seeds", "token_ids", "mass", "kept_mass"], "*i64"),
+    **dict.fromkeys(["above_mass", "inside_mass", "drawn_mass"], "*i64"),
+    **dict.fromkeys(["top_p", "normalizer"], "*fp64"),
+    "finite": "*i1",
     **dict.fromkeys(["eps", "scale"], "fp32"),
     **dict.fromkeys(["row_count", "x_stride", "residual_stride", "row_stride", "qkv_stride"], "i32"),
-    **dict.fromkeys(["query_stride", "page_stride", "window", "pieces"], "i32"),
+    **dict.fromkeys(["query_stride", "page_stride", "window", "pieces", "splits"], "i32"),
 }
 
 

@@ -1,0 +1,67 @@
+"""Sampling kernels compile for Hopper without spills, with registers for two programs, and wide loads."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+SPLITS = {"V": 152_064, "BLOCK": 4096}
+ROW = {"V": 152_064, "BLOCK_SPLITS": 64}
+GROUPS = {"FILTERED": True, "GROUP": 128, "SPLIT_GROUPS": 32, "BLOCK_GROUPS": 2048}
+KERNELS = {
+    # module, kernel, constants, warps, stages, registers
+    "scan": ("scan", "scan", SPLITS | {"GROUP": 128}, 8, 3, 80),
+    "merge": ("scan", "merge", ROW | GROUPS | {"HAS_EDITS": False}, 4, 3, 128),
+    "merge of edits": ("scan", "merge", ROW | GROUPS | {"HAS_EDITS": True}, 4, 3, 128),
+    "first narrowing": ("bracket", "narrow", SPLITS | ROW | {"ROUND": 0}, 8, 3, 128),
+    "second narrowing": ("bracket", "narrow", SPLITS | ROW | {"ROUND": 1}, 8, 3, 128),
+    "collect": ("collect", "collect", SPLITS | {"GROUP": 128}, 8, 3, 128),
+    "cut": ("cut", "cut", SPLITS | ROW, 8, 3, 128),
+    "draw": ("draw", "draw", SPLITS | {"FILTERED": False}, 8, 3, 128),
+    "draw of a cut": ("draw", "draw", SPLITS | {"FILTERED": True}, 8, 3, 128),
+    "finish": ("draw", "finish", ROW | {"HAS_EDITS": True}, 4, 3, 64),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, dict[str, int]]:
+    """Facts of each kernel, compiled in a process without the interpreter."""
+    work = [[f"kernels.sample.{module}", *rest[:-1]] for module, *rest in KERNELS.values()]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    program = Path(__file__).parents[1] / "compile_for_hopper.py"
+    done = subprocess.run(
+        [sys.executable, program, json.dumps(work)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads(done.stdout.splitlines()[-1])
+    if outcomes == "no backend":
+        pytest.skip("this Triton has no compiler for NVIDIA GPUs")
+    return dict(zip(KERNELS, outcomes, strict=True))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_registers_suffice(compiled, name):
+    facts = compiled[name]
+    assert (facts["local_memory"], facts["stack_bytes"]) == (0, 0)
+    assert facts["registers"] <= KERNELS[name][-1]
+
+
+@pytest.mark.parametrize("name", ["scan", "first narrowing", "collect", "draw", "draw of a cut"])
+def test_loads_take_sixteen_bytes(compiled, name):
+    assert compiled[name]["wide_loads"] > 0
+
+
+@pytest.mark.parametrize("name", ["draw", "draw of a cut", "cut"])
+def test_noise_takes_exact_logarithms(compiled, name):
+    # The fast one loses every digit near 1, where the largest noise comes from.
+    assert compiled[name]["fast_logarithms"] == 0
