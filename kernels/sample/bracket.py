@@ -26,6 +26,8 @@ SIZE = tl.constexpr(5)  # tokens collected
 ARRIVALS = tl.constexpr(6)
 DRAWN = tl.constexpr(7)  # whether the search has drawn the token too
 
+FEW = tl.constexpr(256)
+"""Tokens of which each can be compared with all others at once."""
 BINS = tl.constexpr(256)
 _SMALL_TOP_K = tl.constexpr(128)
 _ENOUGH = tl.constexpr(2048)  # tokens of a bracket that need no second pass
@@ -72,7 +74,7 @@ def start_search(
         edge = tl.sum((through < count).to(tl.int32), 0) + 1
         last = tl.where(edge < BINS, tl.minimum(_edge(edge, fine) - 1, floor), floor)
     else:
-        scale = tl.minimum(tl.maximum(4 - spread, 3), _FINEST)
+        scale = tl.minimum(tl.maximum(5 - spread, 3), _FINEST)
     tl.store(search + FIRST, 0)
     tl.store(search + LAST, last)
     tl.store(search + SCALE, scale)
@@ -182,15 +184,19 @@ def _narrow_row(
     last = tl.minimum(last, BINS - 1)
     first = tl.where(share < 1, tl.sum((most < wanted).to(tl.int32), 0), last)
     first = tl.minimum(first, last)
+    before = above_count + tl.sum(tl.where(bins < first, counts, 0), 0)
     left = tl.sum(tl.where((bins >= first) & (bins <= last), counts, 0), 0)
     finer = 8 - exponent_of((2 * (last - first) + 1).to(tl.float32))
     endless = open_end & (last == BINS - 1)
     again = (left > _ENOUGH) & (finer > 0) & (endless == 0)
+    # Of few tokens all are listed, so that the draw needs no other.
+    few = before + left <= FEW
     # Bins reach beyond a floor, which nothing may pass that is kept.
-    tl.store(state + FIRST, tl.minimum(_edge(base + first, scale), old_last + 1))
+    new_first = tl.minimum(_edge(base + first, scale), old_last + 1)
+    tl.store(state + FIRST, tl.where(few, 0, new_first))
     new_last = tl.minimum(_edge(base + last + 1, scale) - 1, old_last)
     tl.store(state + LAST, tl.where(endless, old_last, new_last))
-    tl.store(state + ABOVE, above_count + tl.sum(tl.where(bins < first, counts, 0), 0))
+    tl.store(state + ABOVE, tl.where(few, 0, before))
     tl.store(state + SCALE, tl.where(again, scale + finer, -1))
     tl.store(state + BASE, (base + first) << tl.maximum(finer, 0))
     tl.store(state + ARRIVALS, 0)

@@ -11,12 +11,12 @@ their ids, which rise with the splits. The rest is searched in rounds.
 import triton
 import triton.language as tl
 
-from kernels.sample.bracket import DRAWN, FIELDS, FIRST, LAST, SIZE
+from kernels.sample.bracket import DRAWN, FEW, FIELDS, FIRST, LAST, SIZE
 from kernels.sample.depth import DEEPEST, depth_of, mass_of, scaled, share_of
+from kernels.sample.leader import lead
 from kernels.sample.noise import gumbel_of
 from kernels.sample.search import amount_up_to, find_cut
 
-_FEW = tl.constexpr(256)
 _STEP = tl.constexpr(32)  # tokens with which all of the few are compared at once
 _ID_BITS = tl.constexpr(18)
 _ID_MASK = tl.constexpr((1 << 18) - 1)
@@ -43,8 +43,11 @@ def cut(
     shallowest,
     deepest,
     mass,
+    best,
+    best_id,
     cut_depth,
     cut_id,
+    leader,
     scores,
     score_ids,
     drawn_mass,
@@ -56,7 +59,7 @@ def cut(
 ):
     """Grid ``(B,)``: the cut of each row, and the draw of rows that keep only listed and not many tokens.
 
-    Such a draw is noted as that of the first split.
+    Such a draw is noted as that of the first split; other rows get a leader.
     """
     row = tl.program_id(0).to(tl.int64)
     state = search + row * FIELDS
@@ -76,7 +79,7 @@ def cut(
         count, share = tl.load(top_k + row), tl.load(top_p + row)
         # Top-k off is a count that nothing reaches.
         count = tl.where(count > 0, count - above, V)
-        if size <= _FEW:
+        if size <= FEW:
             depth, highest = _cut_few(ids, values, size, first, count, share, above_mass, mass, top_k, row, V)
         elif low == high:
             depth = low
@@ -121,6 +124,9 @@ def cut(
                 drawn_mass + row * splits,
                 V,
             )
+    if (drawn == 0) & (heat > 0):
+        top = tl.load(shaped_best + row)
+        lead(best, best_id, leader, top, heat, seeds, positions, depth, highest, row, splits, V, BLOCK_SPLITS)
     tl.store(cut_depth + row, depth)
     tl.store(cut_id + row, highest)
     tl.store(state + DRAWN, drawn)
@@ -129,7 +135,7 @@ def cut(
 @triton.jit
 def _cut_few(ids, values, size, first, count, share, above_mass, mass, top_k, row, V: tl.constexpr):
     """The cut among at most 256 listed tokens; just above the bracket if it keeps none of them."""
-    places = tl.arange(0, _FEW)
+    places = tl.arange(0, FEW)
     live = places < size
     token = tl.load(ids + places, mask=live, other=0)
     value = tl.load(values + places, mask=live, other=float("-inf"))
@@ -180,8 +186,8 @@ def _draw_listed(
     """Draws among the listed tokens of the cut."""
     score, score_id = tl.full((), float("-inf"), tl.float32), tl.zeros((), tl.int32) + V
     weight = tl.zeros((), tl.int64)
-    for start in range(0, size, _FEW):
-        places = start + tl.arange(0, _FEW)
+    for start in range(0, size, FEW):
+        places = start + tl.arange(0, FEW)
         live = places < size
         token = tl.load(ids + places, mask=live, other=0)
         value = tl.load(values + places, mask=live, other=float("-inf"))

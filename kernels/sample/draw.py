@@ -1,18 +1,23 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,no-any-return"
 # Triton's language has no types that a checker knows.
-"""The draw: the largest of scaled logit plus shared noise among the tokens of the cut."""
+"""The draw: the largest of scaled logit plus shared noise among the tokens of the cut.
+
+Most tokens cannot win: the row's *leader*, the best score of a few tokens that are kept for sure, is out of
+their reach even with the largest noise, or with the random bits that they have. Logarithms are taken only
+where one may win, and change no result.
+"""
 
 import triton
 import triton.language as tl
 
 from kernels.sample.bracket import DRAWN, FIELDS
 from kernels.sample.depth import depth_of, mass_of, scaled
-from kernels.sample.noise import gumbel
+from kernels.sample.noise import bits_of_block, chance_left, variate
 from kernels.sample.scan import BLOCK_EDITS
 
-# Scaled logit plus noise of the best token is at least -2.82, and noise is at most 16.64: no token further
-# below can win, so blocks without a nearer one need no noise.
-_REACH = tl.constexpr(-19.5)
+_PIECE = tl.constexpr(1024)
+_REACH = tl.constexpr(16.65)  # above the largest noise
+_SLACK = tl.constexpr(0.01)  # above what rounding does to scores
 
 
 @triton.jit
@@ -25,6 +30,7 @@ def draw(
     search,
     cut_depth,
     cut_id,
+    leader,
     scores,
     score_ids,
     kept_mass,
@@ -43,24 +49,37 @@ def draw(
     if FILTERED:
         drawn = tl.load(search + row * FIELDS + DRAWN)
     if drawn == 0:
-        ids = split * BLOCK + tl.arange(0, BLOCK)
-        values = tl.load(logits + row * row_stride + ids, mask=ids < V, other=float("-inf"))
-        heat = tl.load(temperature + row)
-        value = scaled(values, tl.load(shaped_best + row), heat)
-        kept = (ids < V) & (value > float("-inf"))
+        heat, best = tl.load(temperature + row), tl.load(shaped_best + row)
         if FILTERED:
-            depth, limit = depth_of(value), tl.load(cut_depth + row)
-            kept = kept & ((depth < limit) | ((depth == limit) & (ids <= tl.load(cut_id + row))))
-        value = tl.where(kept, value, float("-inf"))
-        score, score_id = float("-inf"), V
-        if (heat > 0) & (tl.max(value, 0) >= _REACH):
-            noise = gumbel(tl.load(seeds + row), tl.load(positions + row), split * BLOCK, BLOCK)
-            noisy = tl.where(kept, value + noise, float("-inf"))
-            score = tl.max(noisy, 0)
-            score_id = tl.min(tl.where(noisy == score, ids, V), 0)
+            limit, highest = tl.load(cut_depth + row), tl.load(cut_id + row)
+        seed, position = tl.load(seeds + row), tl.load(positions + row)
+        to_beat = tl.load(leader + row)
+        score, score_id = tl.full((), float("-inf"), tl.float32), tl.zeros((), tl.int32) + V
+        mass = tl.zeros((_PIECE,), tl.int64)
+        for start in range(split * BLOCK, tl.minimum(split * BLOCK + BLOCK, V), _PIECE):
+            ids = start + tl.arange(0, _PIECE)
+            values = tl.load(logits + row * row_stride + ids, mask=ids < V, other=float("-inf"))
+            value = scaled(values, best, heat)
+            kept = value > float("-inf")
+            if FILTERED:
+                depth = depth_of(value)
+                kept = kept & ((depth < limit) | ((depth == limit) & (ids <= highest)))
+            value = tl.where(kept, value, float("-inf"))
+            mass += mass_of(value)
+            if (heat > 0) & (tl.max(value, 0) >= to_beat - _REACH):
+                bits = bits_of_block(seed, position, start, _PIECE)
+                able = chance_left(bits) <= tl.exp(value) * tl.exp(-to_beat + _SLACK)
+                if tl.max(able.to(tl.int32), 0) > 0:
+                    noisy = value + variate(bits)
+                    top = tl.max(noisy, 0)
+                    top_id = tl.min(tl.where(noisy == top, ids, V), 0)
+                    # Ids rise with the pieces, so that the first of equal scores stays.
+                    score_id = tl.where(top > score, top_id, score_id)
+                    score = tl.maximum(score, top)
+                    to_beat = tl.maximum(to_beat, score)
         tl.store(scores + place, score)
         tl.store(score_ids + place, score_id)
-        tl.store(kept_mass + place, tl.sum(tl.where(kept, mass_of(value), 0), 0))
+        tl.store(kept_mass + place, tl.sum(mass, 0))
     elif split > 0:
         tl.store(scores + place, float("-inf"))
         tl.store(score_ids + place, V)

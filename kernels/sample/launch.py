@@ -85,6 +85,7 @@ def _draw(logits: Tensor, batch: SamplingBatch, found: Found, drawn: Drawn) -> N
         found.search,
         depth,
         highest,
+        found.leader,
         drawn.scores,
         drawn.score_ids,
         drawn.mass,

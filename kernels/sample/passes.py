@@ -20,7 +20,10 @@ _ROUNDS = 2  # passes that narrow brackets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the first pass found, each ``(B,)``; ``group_best`` is ``(B, groups)``, ``search`` ``(B, 8)``."""
+    """What the first pass found, each ``(B,)``; of splits and groups ``(B, n)``; ``search`` is ``(B, 8)``.
+
+    The search also leaves its state there, and the leader if there are filters.
+    """
 
     raw_best_id: Tensor
     margin: Tensor
@@ -28,8 +31,11 @@ class Found:
     finite: Tensor
     shaped_best: Tensor
     shaped_best_id: Tensor
+    split_best: Tensor
+    split_best_id: Tensor
     group_best: Tensor
     search: Tensor
+    leader: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,7 @@ def first_pass(logits: Tensor, batch: SamplingBatch, saved: Tensor) -> Found:
     )  # best, its token, second, total
     group_best = torch.empty(rows, splits * (BLOCK // _GROUP), dtype=torch.float32, device=device)
     search = torch.empty(rows, FIELDS.value, dtype=torch.int32, device=device)
+    leader = torch.empty(rows, dtype=torch.float32, device=device)
     types = (torch.int32, torch.float32, torch.float64, torch.bool, torch.float32, torch.int32)
     outputs = empty((rows,), device, *types)
     if rows:
@@ -72,7 +79,10 @@ def first_pass(logits: Tensor, batch: SamplingBatch, saved: Tensor) -> Found:
             batch.top_k,
             batch.top_p,
             batch.log_min_p,
+            batch.seeds,
+            batch.positions,
             search,
+            leader,
             *outputs,
             splits,
             stride,
@@ -92,8 +102,11 @@ def first_pass(logits: Tensor, batch: SamplingBatch, saved: Tensor) -> Found:
         finite=finite,
         shaped_best=shaped_best,
         shaped_best_id=shaped_best_id,
+        split_best=parts[0],
+        split_best_id=parts[1],
         group_best=group_best,
         search=search,
+        leader=leader,
     )
 
 
@@ -144,8 +157,11 @@ def find_cuts(logits: Tensor, batch: SamplingBatch, found: Found, drawn: Drawn) 
         *lists,
         *parts,
         mass,
+        found.split_best,
+        found.split_best_id,
         depth,
         highest,
+        found.leader,
         drawn.scores,
         drawn.score_ids,
         drawn.mass,

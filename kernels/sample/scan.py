@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from kernels.sample.bracket import FIELDS, LAST, start_search, wants_cut
-from kernels.sample.depth import depth_of
+from kernels.sample.depth import DEEPEST, depth_of
+from kernels.sample.leader import lead
 
 BLOCK_EDITS = tl.constexpr(256)
 
@@ -98,7 +99,10 @@ def merge(
     top_k,
     top_p,
     log_min_p,
+    seeds,
+    positions,
     search,
+    leader,
     raw_best_id,
     margin,
     normalizer,
@@ -117,7 +121,8 @@ def merge(
 ):
     """Grid ``(B,)``: merges the splits and the edits, and writes edited values to the logits.
 
-    FILTERED starts the search for the cut, ``search`` int32 ``(B, 8)``; a split has SPLIT_GROUPS groups.
+    FILTERED starts the search for the cut, ``search`` int32 ``(B, 8)``, else the leader is found.
+    ``group_best`` has SPLIT_GROUPS a split.
     """
     row = tl.program_id(0).to(tl.int64)
     row_groups = group_best + row * splits * SPLIT_GROUPS
@@ -192,3 +197,19 @@ def merge(
             )
         else:
             tl.store(search + row * FIELDS + LAST, -1)
+    elif tl.load(temperature + row) > 0:
+        lead(
+            best,
+            best_id,
+            leader,
+            shaped_top,
+            tl.load(temperature + row),
+            seeds,
+            positions,
+            DEEPEST,
+            V,
+            row,
+            splits,
+            V,
+            BLOCK_SPLITS,
+        )

@@ -149,8 +149,10 @@ ROWS: dict[str, Callable[[int, int], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("vocabulary", [1, 5, 4096, 4097])
-@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize(
+    ("kind", "vocabulary"),
+    [("peaked", 1), ("peaked", 4096), *((kind, size) for kind in ROWS for size in (5, 4097))],
+)
 def test_cuts_are_exact(device, kind, vocabulary):
     expect_exact(ROWS[kind](len(LAWS), vocabulary).to(device), LAWS)
 

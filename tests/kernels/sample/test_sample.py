@@ -190,6 +190,29 @@ def test_a_flat_row_keeps_its_whole_nucleus(device):
     expect_law(logits, [replace(PLAIN, seed=1, top_p=0.9)], launch)
 
 
+@pytest.mark.parametrize("deviation", [0.01, 3.0])
+def test_leaving_out_tokens_that_cannot_win_changes_no_token(device, deviation):
+    logits = random_logits(6, 9000, device) * deviation / 3
+    batch = batch_of([replace(PLAIN, seed=s, top_p=p) for s in (1, 2, 3) for p in (1.0, 0.9)], device)
+    plain = replace(batch, filtered=False, top_p=torch.ones_like(batch.top_p))
+    assert torch.equal(launch(logits, batch).token_ids, sample(logits, batch).token_ids)
+    assert torch.equal(launch(logits, plain).token_ids, sample(logits, plain).token_ids)
+
+
+def test_edits_of_far_groups_change_the_cut(device):
+    logits = random_logits(2, 5000, device)
+    logits[:, 300] = 20.0
+    law_of_row = replace(
+        PLAIN,
+        temperature=5.0,
+        top_k=6,
+        bias_token_ids=np.array([4500, 4501, 300]),
+        bias_values=np.float32([18.0, 19.0, -40.0]),
+    )
+    laws = [replace(law_of_row, seed=1), replace(law_of_row, seed=2, top_k=0, top_p=0.5)]
+    expect_law(logits, laws, launch)
+
+
 def test_rows_that_are_not_finite_are_reported(device):
     logits = random_logits(4, 100, device)
     logits[0, 30], logits[1, 5] = float("nan"), float("inf")
