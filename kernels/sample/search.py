@@ -19,7 +19,8 @@ _WAYS = tl.constexpr(16)  # cuts tried at once
 @triton.jit
 def amounts_up_to(ids, values, size, depths, highest_ids, outer_depth, outer_id, BY_MASS: tl.constexpr):
     """Tokens, or their mass, up to each of several cuts and within an outer cut; int64."""
-    amounts = tl.zeros_like(depths).to(tl.int64)
+    # Threads add up for themselves until the end, where they cost most.
+    amounts = tl.zeros((depths.shape[0], _CHUNK), tl.int64)
     for start in range(0, size, _CHUNK):
         places = start + tl.arange(0, _CHUNK)
         mask = places < size
@@ -33,8 +34,8 @@ def amounts_up_to(ids, values, size, depths, highest_ids, outer_depth, outer_id,
             amount = mask.to(tl.int32)
         at_cut = (own[None, :] == depths[:, None]) & (token[None, :] <= highest_ids[:, None])
         kept = (own[None, :] < depths[:, None]) | at_cut
-        amounts += tl.sum(tl.where(kept, amount[None, :], 0), 1)
-    return amounts
+        amounts += tl.where(kept, amount[None, :], 0)
+    return tl.sum(amounts, 1)
 
 
 @triton.jit

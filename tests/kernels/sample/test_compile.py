@@ -1,4 +1,4 @@
-"""Sampling kernels compile for Hopper without spills, with registers for two programs, and wide loads."""
+"""Sampling kernels compile for Hopper without spills, with few registers where many run, with wide loads."""
 
 import json
 import os
@@ -20,10 +20,10 @@ KERNELS = {
     "merge of edits": ("scan", "merge", ROW | GROUPS | {"HAS_EDITS": True}, 4, 3, 128),
     "first narrowing": ("bracket", "narrow", SPLITS | ROW | {"ROUND": 0}, 8, 3, 128),
     "second narrowing": ("bracket", "narrow", SPLITS | ROW | {"ROUND": 1}, 8, 3, 128),
-    "collect": ("collect", "collect", SPLITS | {"GROUP": 128}, 8, 3, 128),
-    "cut": ("cut", "cut", SPLITS | ROW, 8, 3, 128),
-    "draw": ("draw", "draw", SPLITS | {"FILTERED": False}, 8, 3, 128),
-    "draw of a cut": ("draw", "draw", SPLITS | {"FILTERED": True}, 8, 3, 128),
+    "collect": ("collect", "collect", SPLITS | {"GROUP": 128}, 8, 3, 80),
+    "cut": ("cut", "cut", SPLITS | ROW, 8, 3, 255),  # one program a row
+    "draw": ("draw", "draw", SPLITS | {"FILTERED": False}, 8, 3, 64),
+    "draw of a cut": ("draw", "draw", SPLITS | {"FILTERED": True}, 8, 3, 64),
     "finish": ("draw", "finish", ROW | {"HAS_EDITS": True}, 4, 3, 64),
 }
 
