@@ -162,7 +162,7 @@ def _over(peers: Sequence[str]) -> Callable[[Row], float | None]:
 
 
 def _cost(row: Row) -> float | None:
-    plain, folded = _us(row, "plain"), _us(row, "folded")
+    plain, folded = _us(row, "plain"), _us(row, "served")
     return folded / plain if plain is not None and folded is not None else None
 
 

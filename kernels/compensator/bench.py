@@ -83,9 +83,9 @@ def _cells(row: Row) -> Iterator[str]:
     for name in _COLUMNS:
         value = row.get(name, "-")
         yield f"{value:10.2f}" if isinstance(value, float) else f"{value.split(':')[0]:>10}"
-    plain, folded = row["plain"], row["folded"]
-    timed = isinstance(plain, float) and isinstance(folded, float)
-    yield f"{folded / plain - 1:10.1%}" if timed else f"{'-':>10}"
+    plain, served = row["plain"], row["served"]
+    timed = isinstance(plain, float) and isinstance(served, float)
+    yield f"{served / plain - 1:10.1%}" if timed else f"{'-':>10}"
 
 
 def _parser() -> argparse.ArgumentParser:

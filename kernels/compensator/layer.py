@@ -2,7 +2,8 @@
 
 ========  ================================================================================================
 plain     norm, qkv, o, norm, gate_up, activation, down: no compensators
-folded    as served: codes in norms and activation, one launch of their own in front of ``o``
+served    codes by the product itself where it does that (few rows, no gates), else folded
+folded    codes in norms and activation, one launch of their own in front of ``o``
 separate  codes of every product in a launch of their own
 forked    the correction of every product on a side stream
 naive     the correction of every product as separate operators
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from kernels.compensator import naive
 from kernels.compensator.gpu import gated_codes
-from kernels.compensator.layout import scratch_needed
+from kernels.compensator.layout import GpuCompensator, scratch_needed
 from kernels.producer.reference import gated_codes as codes_law
 from kernels.tuning.fronts import Front, Produced
 from kernels.tuning.products import BOUNDS, Product, draw, relative_error
@@ -33,16 +34,25 @@ from kernels.w4a16.forked import Forked
 from kernels.w4a16.plan import LayerPlan
 from kernels.w4a16.shapes import ModelShape
 from kernels.w4a16.table import Plans
-from kernels.w4a16.workspace import Workspace, needed
+from kernels.w4a16.workspace import Workspace, needed, needed_for_few_rows
 
-FEW_ROWS = ("plain", "folded", "separate", "forked", "naive")
-MANY_ROWS = ("plain", "folded", "forked", "dense", "extended")
+FEW_ROWS = ("plain", "served", "folded", "separate", "forked", "naive")
+MANY_ROWS = ("plain", "served", "folded", "forked", "dense", "extended")
 """Paths from ``MANY`` rows on."""
 MANY = 128
 _WITHOUT = ("plain", "dense")  # no compensators
-_FOLDING = ("folded",)  # the kernel in front computes codes
+_FOLDING = ("served", "folded")  # the kernel in front computes codes
 # Roundings of a product, times the bound of one: codes, correction and sum where they are apart.
-_ROUNDINGS = {"plain": 1, "dense": 2, "folded": 2, "separate": 2, "extended": 2, "forked": 3, "naive": 3}
+_ROUNDINGS = {
+    "plain": 1,
+    "dense": 2,
+    "served": 2,
+    "folded": 2,
+    "separate": 2,
+    "extended": 2,
+    "forked": 3,
+    "naive": 3,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +122,15 @@ class Layers:
 
     def _steps(self, path: str, rows: int, copy: int) -> Iterator[tuple[Part, Produced, Tensor]]:
         for part in self.parts:
-            compensator = part.product.compensators[copy] if path in _FOLDING else None
-            produced = part.front.run(rows, compensator)
+            produced = part.front.run(rows, self._folds(path, part, copy, rows))
             yield part, produced, self._multiply(path, part, copy, produced)
+
+    def _folds(self, path: str, part: Part, copy: int, rows: int) -> GpuCompensator | None:
+        """The compensator whose codes the kernel in front computes."""
+        weight, compensator = part.product.weights[copy], part.product.compensators[copy]
+        if path == "served" and gpu.computes_codes(weight, part.plan, compensator, rows):
+            return None
+        return compensator if path in _FOLDING else None
 
     def _multiply(self, path: str, part: Part, copy: int, produced: Produced) -> Tensor:
         weight, compensator = part.product.weights[copy], part.product.compensators[copy]
@@ -125,7 +141,11 @@ class Layers:
             codes = gated_codes(x, compensator, self._workspace)
         if path == "extended":
             codes = naive.gated_codes(x, compensator)[None]
-        given: dict[str, Any] = {"compensator": None if codes is None else compensator, "codes": codes}
+        inside = path == "served" and codes is None
+        given: dict[str, Any] = {
+            "compensator": compensator if inside or codes is not None else None,
+            "codes": codes,
+        }
         if path in ("dense", "extended"):
             return dense.multiply(x, weight, self._workspace, **given)
         y = gpu.multiply(x, weight, part.plan, self._workspace, **given)
@@ -140,8 +160,9 @@ def _workspace(parts: list[Part], rows: int, device: torch.device) -> Workspace:
         weight, width = part.product.weights[0], part.product.compensators[0].code_width
         own_partials, own_counters = needed(weight, part.plan, rows)
         code_partials, code_counters = scratch_needed(width, rows)
-        partials = max(partials, own_partials, code_partials)
-        counters = max(counters, own_counters, code_counters)
+        few_partials, few_counters = needed_for_few_rows(weight, part.plan, width)
+        partials = max(partials, own_partials, code_partials, few_partials)
+        counters = max(counters, own_counters, code_counters, few_counters)
         if rows >= MANY:
             dense_bytes = max(dense_bytes, 2 * weight.out_features * (weight.in_features + width))
     return Workspace(device, partials=partials, counters=counters, dense_bytes=dense_bytes)

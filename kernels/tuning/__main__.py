@@ -32,6 +32,9 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=CONFIGS)
     parser.add_argument("--threads", type=int, default=8, help="compilations at a time")
     parser.add_argument("--again", action="store_true", help="measure layers anew that the file has")
+    parser.add_argument(
+        "--few-rows", action="store_true", help="of layers that the file has, measure only tiles of few rows"
+    )
     options = parser.parse_args()
     measured = facts()
     path = table_path(measured["gpu"], options.directory)
@@ -43,7 +46,8 @@ def main() -> None:
             key = layer_key(shape.out_features, shape.in_features, group)
             if shape.name not in options.layers.split(","):
                 continue
-            if key in seen or (key in plans and not options.again):
+            known = plans.get(key)
+            if key in seen or (known is not None and not (options.again or options.few_rows)):
                 continue
             seen.add(key)
             print(f"{model} {shape.name} {key}", flush=True)
@@ -52,12 +56,15 @@ def main() -> None:
             weight = product.weights[0]
             workspace = Workspace(
                 torch.device("cuda"),
-                partials=MAX_PARTS * weight.padded_outputs * 256,
+                partials=MAX_PARTS * weight.padded_outputs * 256 + 1024 * product.compensators[0].code_width,
                 counters=weight.padded_outputs // 64 * max(DENSE_ROWS) // 16,
                 dense_bytes=2 * shape.out_features * shape.in_features,
             )
             search = Search(product, workspace, threads=options.threads, report=_report)
-            plans[key] = search.plan()
+            if known is not None and options.few_rows:
+                plans[key] = search.with_few_rows(known)
+            else:
+                plans[key] = search.plan()
             failures += search.failures
             workspace.check_integrity()
             write_table(path, measured["gpu"], measured, plans)
@@ -77,7 +84,8 @@ def _words(plan: LayerPlan) -> str:
     cut = ", ".join(
         f"{limit}: {tile.outputs}w{tile.warps}s{tile.stages}/{tile.split}" for limit, tile in plan.tiles
     )
-    return f"parts {plan.parts}, {cut}, dense from {plan.dense_from}"
+    few = ", ".join(f"{tile.rows}: {tile.outputs}s{tile.stages}{'e' * tile.early}" for tile in plan.few)
+    return f"parts {plan.parts}, few {few or '-'}, {cut}, dense from {plan.dense_from}"
 
 
 if __name__ == "__main__":

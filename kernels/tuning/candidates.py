@@ -1,6 +1,6 @@
 """What the tuner tries: few candidates, since each costs one or two seconds of compilation."""
 
-from kernels.w4a16.plan import Tile, default_parts, possible_parts
+from kernels.w4a16.plan import FewTile, Tile, default_parts, possible_parts
 
 ROW_LIMITS = (16, 32, 64, 128)
 """Row counts at which tiles change; each is tuned at its limit, the first one also at a single row."""
@@ -13,6 +13,8 @@ _TILES = {
     64: ((128, 4, 3, 0), (128, 8, 4, 0)),
     128: ((128, 8, 3, 0),),
 }
+FEW_ROWS = (8, 16)
+"""Row counts up to which the kernel for few rows is tried."""
 _FEWER_PROGRAMS = {16: (1,), 32: (1, 2), 64: (1, 2, 4), 128: (2, 4)}
 """Few rows have small sums and take a program a part; the more rows, the more there is to exchange."""
 
@@ -30,6 +32,21 @@ def tiles(rows: int, padded_outputs: int, parts: int) -> list[Tile]:
         Tile(rows=rows, outputs=outputs, warps=warps, stages=stages, registers=registers, split=split)
         for split in sorted({max(parts // fewer, 1) for fewer in _FEWER_PROGRAMS[rows]})
         for outputs, warps, stages, registers in shapes
+    ]
+
+
+def few_tiles(rows: int, padded_outputs: int) -> list[FewTile]:
+    """Tiles of the kernel for few rows.
+
+    Args:
+        rows: 8 or 16.
+        padded_outputs: N, a multiple of 64.
+    """
+    shapes = [shape for shape in ((64, 4), (64, 6), (128, 3), (128, 4)) if padded_outputs % shape[0] == 0]
+    return [
+        FewTile(rows=rows, outputs=outputs, stages=stages, early=early)
+        for outputs, stages in shapes
+        for early in (False, True)
     ]
 
 

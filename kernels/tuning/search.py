@@ -8,11 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels.tuning.candidates import ROW_LIMITS, parts_of, tiles
+from kernels.compensator.gpu import gated_codes
+from kernels.tuning.candidates import FEW_ROWS, ROW_LIMITS, few_tiles, parts_of, tiles
 from kernels.tuning.products import BOUNDS, Product, relative_error
 from kernels.tuning.timing import time_calls
 from kernels.w4a16 import dense, gpu
-from kernels.w4a16.plan import LayerPlan, Tile
+from kernels.w4a16.plan import FewTile, LayerPlan, Tile
 from kernels.w4a16.workspace import Workspace
 
 DENSE_ROWS = (128, 256, 512, 1024)
@@ -61,7 +62,52 @@ class Search:
         _, plan = min(found, key=lambda entry: entry[0])
         most = ROW_LIMITS[-1]
         plan = replace(plan, tiles=(*plan.tiles, (most, self._fastest(plan.parts, most, most)[1])))
-        return replace(plan, dense_from=self._dense_from(plan))
+        return self.with_few_rows(replace(plan, dense_from=self._dense_from(plan)))
+
+    def with_few_rows(self, plan: LayerPlan) -> LayerPlan:
+        """The plan with the tiles of the kernel for few rows, where products with compensators are faster by
+        it than by a launch for the codes and the other kernel; the bits are the same.
+
+        Row counts rise, and none is left out: a tile of 16 rows stands only behind one of 8.
+        """
+        plan, weight = replace(plan, few=()), self._product.weights[0]
+        if weight.group_size % 128:
+            return plan
+        for rows in FEW_ROWS:
+            tried = few_tiles(rows, weight.padded_outputs)
+            self._compile_few(tried, plan)
+            times = {tile: self._corrected_us(replace(plan, few=(tile,)), rows) for tile in tried}
+            passed = {tile: time_us for tile, time_us in times.items() if time_us is not None}
+            best = min(passed, key=lambda tile: passed[tile], default=None)
+            if best is None or passed[best] >= (self._corrected_us(plan, rows) or 0.0):
+                break
+            plan = replace(plan, few=(*plan.few, best))
+        return plan
+
+    def _compile_few(self, tried: list[FewTile], plan: LayerPlan) -> None:
+        x = self._product.inputs(1)
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(lambda tile: self._corrected(x, 0, replace(plan, few=(tile,))), tried))
+        torch.cuda.synchronize()
+
+    def _corrected(self, x: Tensor, copy: int, plan: LayerPlan) -> Tensor:
+        """A product with compensators, and its codes where it does not compute them itself."""
+        weight, compensator = self._product.weights[copy], self._product.compensators[copy]
+        inside = gpu.computes_codes(weight, plan, compensator, len(x))
+        codes = None if inside else gated_codes(x, compensator, self._workspace)
+        return gpu.multiply(x, weight, plan, self._workspace, compensator=compensator, codes=codes)
+
+    def _corrected_us(self, plan: LayerPlan, rows: int) -> float | None:
+        """Its time; ``None`` where its bits are not those of the kernel for any row count."""
+        x, few = self._product.inputs(rows), plan.few
+        if not torch.equal(self._corrected(x, 0, plan), self._corrected(x, 0, replace(plan, few=()))):
+            self.failures.append(f"{few} parts {plan.parts}: not the bits of {plan.tile(rows)}")
+            self._report(f"FAILED {self.failures[-1]}")
+            return None
+        copies = range(len(self._product.weights))
+        time_us = time_calls([partial(self._corrected, x, copy, plan) for copy in copies]).median_us
+        self._report(f"rows {rows:4} parts {plan.parts:2} with compensators, few {few}: {time_us:8.2f} us")
+        return time_us
 
     def _few(self, parts: int) -> "_Start":
         """The tile of the fewest rows, by a single row; the product of its times with one row and all."""

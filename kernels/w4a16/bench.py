@@ -8,9 +8,9 @@ bound     bytes of codes, scales, x and y at the measured copy bandwidth; arithm
 front     what the kernel in front takes more because it computes codes
 ========  ================================================================================================
 
-A product costs ``fused + front`` with its compensators. ``--gate`` checks and times nothing, which also fills
-Triton's cache. An interrupt ends the run early with what it has. The last line is JSON; it also has p10 and
-p90.
+With its compensators a product costs ``inside``, or where there is none ``fused + front``. ``--gate`` checks
+and times nothing, which also fills Triton's cache. An interrupt ends the run early with what it has. The last
+line is JSON; it also has p10 and p90.
 """
 
 import argparse

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
 from kernels.producer import total
+from kernels.w4a16 import few_rows
 from kernels.w4a16.kernel import w4a16_kernel
 from kernels.w4a16.layout import GpuWeight
 from kernels.w4a16.plan import LayerPlan, Tile, launch_rows
@@ -43,8 +44,8 @@ def multiply(
         plan: The layer's; fixes which bits come out.
         workspace: Not used by another launch that may run at once.
         compensator: B of it is in the type of ``x``.
-        codes: float32 ``(P, M, S R)``, partial codes, whose sum over P is the codes; given if and only if
-            ``compensator`` is.
+        codes: float32 ``(P, M, S R)``, partial codes, whose sum over P is the codes; given if ``compensator``
+            is, unless :func:`computes_codes`.
 
     Returns:
         ``(M, N)``.
@@ -53,7 +54,14 @@ def multiply(
         ValueError: Something does not fit the kernel.
     """
     check(x, weight)
-    check_correction(x, weight, compensator, codes)
+    inside = codes is None and computes_codes(weight, plan, compensator, x.shape[0])
+    if inside and compensator is not None:
+        check_compensator(x, weight, compensator)
+    else:
+        check_correction(x, weight, compensator, codes)
+    few = few_rows.tile_for(plan, weight, x.shape[0]) if compiled() else None
+    if few is not None:
+        return few_rows.multiply(x, weight, few, plan.parts, workspace, compensator, codes)
     y = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype, device=x.device)
     tile = plan.tile(x.shape[0])
     if codes is not None and codes.shape[0] > 1 and x.shape[0] > _ADDED_INSIDE:
@@ -64,6 +72,14 @@ def multiply(
         own_codes = None if codes is None else codes[:, own].contiguous()
         launch(x[own], weight, tile, plan.parts, workspace, y[own], compensator, own_codes)
     return y
+
+
+def computes_codes(weight: GpuWeight, plan: LayerPlan, compensator: GpuCompensator | None, rows: int) -> bool:
+    """Whether a product of so many rows computes the codes of its compensator itself, with the bits of kernels
+    in front of it."""
+    if compensator is None or not compiled():
+        return False
+    return few_rows.tile_for(plan, weight, rows) is not None and few_rows.computes_codes(compensator)
 
 
 def launch(

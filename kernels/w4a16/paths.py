@@ -3,6 +3,7 @@
 =========  ===============================================================================================
 plain      the fused kernel without a compensator
 fused      with codes that a kernel in front has computed
+inside     codes by the first programs of the fused kernel's launch: few rows, no gates
 codes      the kernel that computes codes where nothing in front does, and the fused kernel
 single     all of it in one launch
 forked     the plain kernel, and the correction beside it on another stream
@@ -34,9 +35,9 @@ from kernels.w4a16.forked import Forked
 from kernels.w4a16.peers import Peers
 from kernels.w4a16.plan import LayerPlan
 from kernels.w4a16.shapes import Shape
-from kernels.w4a16.workspace import Workspace, needed
+from kernels.w4a16.workspace import Workspace, needed, needed_for_few_rows
 
-OURS = ("plain", "fused", "codes", "single", "forked", "naive", "dense", "extended")
+OURS = ("plain", "fused", "inside", "codes", "single", "forked", "naive", "dense", "extended")
 PEERS = ("marlin", "machete")
 COLUMNS = (*OURS, "fp16", *PEERS)
 Multiply = Callable[[Tensor, int], Tensor]
@@ -89,6 +90,7 @@ class Paths:
         paths: dict[str, tuple[Multiply, Tensor | None]] = {
             "plain": (self._plain, None),
             "fused": (partial(self._fused, codes), codes),
+            "inside": (self._inside, codes),
             "codes": (self._codes, codes),
             "single": (self._one_launch, codes),
             "forked": (self._fork, codes),
@@ -100,6 +102,10 @@ class Paths:
         }
         if len(x) > self._plan.tile(len(x)).rows:
             del paths["single"]
+        if not gpu.computes_codes(
+            self._product.weights[0], self._plan, self._product.compensators[0], len(x)
+        ):
+            del paths["inside"]
         return {name: path for name, path in paths.items() if name in self._wanted}
 
     def error(self, path: Multiply, x: Tensor, codes: Tensor | None) -> float:
@@ -130,6 +136,10 @@ class Paths:
     def _fused(self, codes: Tensor, x: Tensor, copy: int) -> Tensor:
         weight, compensator = self._product.weights[copy], self._product.compensators[copy]
         return gpu.multiply(x, weight, self._plan, self._workspace, compensator=compensator, codes=codes)
+
+    def _inside(self, x: Tensor, copy: int) -> Tensor:
+        weight, compensator = self._product.weights[copy], self._product.compensators[copy]
+        return gpu.multiply(x, weight, self._plan, self._workspace, compensator=compensator)
 
     def _codes(self, x: Tensor, copy: int) -> Tensor:
         codes = compensator_gpu.gated_codes(x, self._product.compensators[copy], self._workspace)
@@ -163,7 +173,11 @@ class Paths:
 def _workspace(product: Product, plan: LayerPlan, rows: int) -> Workspace:
     """Room for the fused kernel, the codes and the dense path."""
     weight, width = product.weights[0], product.compensators[0].code_width
-    sizes = needed(weight, plan, rows), scratch_needed(width, rows)
+    sizes = (
+        needed(weight, plan, rows),
+        needed_for_few_rows(weight, plan, width),
+        scratch_needed(width, rows),
+    )
     return Workspace(
         weight.words.device,
         partials=max(partials for partials, _ in sizes),

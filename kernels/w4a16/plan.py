@@ -49,6 +49,28 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FewTile:
+    """One way to cut a product of few rows (:mod:`kernels.w4a16.few_rows`), a program a part of K.
+
+    Attributes:
+        rows: BM, 8 or 16.
+        outputs: BN, 64 or 128.
+        stages: Depth of the software pipeline.
+        early: Let the next kernel start at once, rather than after the last chunk; pays where programs spread
+            evenly over the multiprocessors.
+    """
+
+    rows: int
+    outputs: int
+    stages: int
+    early: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rows not in (8, 16) or self.outputs not in (64, 128) or not 2 <= self.stages <= 8:
+            raise ValueError(f"{self}: rows must be 8 or 16, outputs 64 or 128, and stages 2 to 8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlan:
     """What is fixed for one layer on one GPU.
 
@@ -57,16 +79,20 @@ class LayerPlan:
         tiles: ``(largest row count, tile)``, rising; the last one also serves all larger counts.
         dense_from: Prefill with at least so many rows dequantises and calls the dense library;
             ``None`` = never.
+        few: Tiles of the kernel for few rows, rising in rows; row counts beyond them take ``tiles``.
     """
 
     parts: int
     tiles: tuple[tuple[int, Tile], ...]
     dense_from: int | None
+    few: tuple[FewTile, ...] = ()
 
     def __post_init__(self) -> None:
         limits = [limit for limit, _ in self.tiles]
         if not limits or limits != sorted(set(limits)):
             raise ValueError(f"row limits must rise, at least one; got {limits}")
+        if [tile.rows for tile in self.few] != sorted({tile.rows for tile in self.few}):
+            raise ValueError(f"the rows of tiles for few rows must rise; got {self.few}")
         if self.parts not in SPLITS:
             raise ValueError(f"parts must be one of {SPLITS}; got {self.parts}")
         if any(self.parts % tile.split for _, tile in self.tiles):
@@ -137,6 +163,7 @@ def default_plan(padded_outputs: int, in_features: int, multiprocessors: int) ->
             (128, tile(128, 128, 8, 3, parts // 4)),
         ),
         dense_from=256,
+        few=(FewTile(rows=8, outputs=TILE_OUTPUTS, stages=4),),
     )
 
 

@@ -7,7 +7,9 @@
         "parts": 8,                            of K, for every row count
         "dense_from": 256,                     prefill rows from which the dense path wins; null = never
         "tiles": [{"up_to": 16, "rows": 16, "outputs": 128, "warps": 4, "stages": 4,
-                   "split": 8, "registers": 128, "overlap": false}, …]}}}
+                   "split": 8, "registers": 128, "overlap": false}, …],
+        "few": [{"rows": 8, "outputs": 64,     for so many rows, the kernel for few; may be missing
+                 "stages": 4, "early": false}, …]}}}
 
 Nothing is tuned while serving: a layer that is not in the file takes the plan of the same shape with other
 groups, and without one, or without a file, :func:`kernels.w4a16.plan.default_plan`; the log says so.
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.w4a16.layout import GpuWeight
-from kernels.w4a16.plan import LayerPlan, Tile, default_plan
+from kernels.w4a16.plan import FewTile, LayerPlan, Tile, default_plan
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 _SCHEMA = 2
@@ -114,7 +116,8 @@ class Plans:
 
 def _layer(plan: LayerPlan) -> dict[str, Any]:
     tiles = [{"up_to": limit, **asdict(tile)} for limit, tile in plan.tiles]
-    return {"parts": plan.parts, "dense_from": plan.dense_from, "tiles": tiles}
+    few = [asdict(tile) for tile in plan.few]
+    return {"parts": plan.parts, "dense_from": plan.dense_from, "tiles": tiles, "few": few}
 
 
 def _plan(layer: dict[str, Any]) -> LayerPlan:
@@ -122,4 +125,5 @@ def _plan(layer: dict[str, Any]) -> LayerPlan:
         (tile["up_to"], Tile(**{key: value for key, value in tile.items() if key != "up_to"}))
         for tile in layer["tiles"]
     )
-    return LayerPlan(parts=layer["parts"], tiles=tiles, dense_from=layer["dense_from"])
+    few = tuple(FewTile(**tile) for tile in layer.get("few", ()))
+    return LayerPlan(parts=layer["parts"], tiles=tiles, dense_from=layer["dense_from"], few=few)

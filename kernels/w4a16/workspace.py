@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from kernels.compensator.layout import scratch_needed
+from kernels.compensator.layout import MAX_SLICES, scratch_needed
 from kernels.w4a16.layout import TILE_OUTPUTS, GpuWeight
 from kernels.w4a16.plan import LayerPlan, launch_rows
 
@@ -41,6 +41,7 @@ class Workspace:
         """
         layers = list(layers)
         sizes = [needed(weight, plan, rows) for weight, plan in layers]
+        sizes += [needed_for_few_rows(weight, plan, code_width) for weight, plan in layers]
         if code_width:
             sizes.append(scratch_needed(code_width, rows))
         dense = [
@@ -110,3 +111,10 @@ def needed(weight: GpuWeight, plan: LayerPlan, rows: int) -> tuple[int, int]:
     if plan.parts == 1:
         return 0, 0
     return plan.parts * weight.padded_outputs * widest, weight.padded_outputs // TILE_OUTPUTS * (widest // 16)
+
+
+def needed_for_few_rows(weight: GpuWeight, plan: LayerPlan, code_width: int) -> tuple[int, int]:
+    """Partial sums and counters of the kernel for few rows, which computes codes of that width itself."""
+    rows = max((tile.rows for tile in plan.few), default=0)
+    sums = plan.parts * rows * weight.padded_outputs + MAX_SLICES * rows * code_width
+    return sums, weight.padded_outputs // TILE_OUTPUTS + 2 + rows * code_width if rows else 0

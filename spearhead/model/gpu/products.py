@@ -6,11 +6,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.compensator.layout import scratch_needed
+from kernels.compensator.layout import GpuCompensator, scratch_needed
 from kernels.linear import multiply_blocks
 from kernels.producer import CodeWorkspace, code_workspace, total_codes
 from kernels.w4a16 import GpuProducts, GpuWeight, Plans, Workspace
-from kernels.w4a16.workspace import needed
+from kernels.w4a16.workspace import needed, needed_for_few_rows
 from spearhead.model.weights import LinearWeights, ModelWeights
 
 
@@ -70,6 +70,12 @@ class GpuLinears:
             first += count
         return y
 
+    def front(self, linear: LinearWeights, rows: int) -> GpuCompensator | None:
+        """The compensator whose codes the kernel in front of a product of so many rows has to compute."""
+        weight, compensator = linear.weight, linear.gpu_compensator
+        inside = isinstance(weight, GpuWeight) and self._four_bit.computes_codes(weight, compensator, rows)
+        return None if inside else compensator
+
     def check_integrity(self) -> None:
         """Fails where a kernel was cut off and left counters behind.
 
@@ -96,6 +102,10 @@ def _workspace(linears: Iterable[LinearWeights], plans: Plans, rows: int, device
         if isinstance(linear.weight, GpuWeight):
             plan = replace(plans.of(linear.weight), dense_from=None)
             own_partials, own_counters = needed(linear.weight, plan, rows)
+            partials, counters = max(partials, own_partials), max(counters, own_counters)
+            compensator = linear.gpu_compensator
+            inside = 0 if compensator is None else compensator.code_width
+            own_partials, own_counters = needed_for_few_rows(linear.weight, plan, inside)
             partials, counters = max(partials, own_partials), max(counters, own_counters)
         if width := _gated_width(linear):
             own_partials, own_counters = scratch_needed(width, rows)

@@ -1,13 +1,14 @@
 """How products are cut, and tables that say so."""
 
 import dataclasses
+import json
 import logging
 
 import pytest
 import torch
 
 from kernels.w4a16 import LayerPlan, Plans, Tile, Workspace, pack_gpu
-from kernels.w4a16.plan import PARTIAL_BYTES, default_parts, default_plan, launch_rows
+from kernels.w4a16.plan import PARTIAL_BYTES, FewTile, default_parts, default_plan, launch_rows
 from kernels.w4a16.table import read_table, table_path, write_table
 
 TILE = Tile(rows=16, outputs=64, warps=4, stages=4, split=1)
@@ -135,3 +136,28 @@ def test_counters_that_were_left_are_reported():
     scratch.counters(2).fill_(1)
     with pytest.raises(RuntimeError, match="2 arrival counters are not zero"):
         scratch.check_integrity()
+
+
+def test_a_table_keeps_tiles_for_few_rows_and_one_without_them_is_read(tmp_path):
+    few = FewTile(rows=8, outputs=64, stages=4), FewTile(rows=16, outputs=128, stages=3, early=True)
+    plan = LayerPlan(parts=1, tiles=((16, TILE),), dense_from=None, few=few)
+    path = tmp_path / "w4a16.gpu.json"
+    write_table(path, "GPU", {}, {"64x256/128": plan})
+    assert read_table(path) == {"64x256/128": plan}
+    document = json.loads(path.read_text())
+    del document["layers"]["64x256/128"]["few"]
+    path.write_text(json.dumps(document))
+    assert read_table(path)["64x256/128"].few == ()
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 4}, {"outputs": 256}, {"stages": 1}])
+def test_a_tile_for_few_rows_that_the_kernel_does_not_take_is_refused(wrong):
+    with pytest.raises(ValueError, match="rows must be 8 or 16, outputs 64 or 128, and stages 2 to 8"):
+        FewTile(**{"rows": 8, "outputs": 64, "stages": 4} | wrong)
+    with pytest.raises(ValueError, match="must rise"):
+        LayerPlan(
+            parts=1,
+            tiles=((16, TILE),),
+            dense_from=None,
+            few=(FewTile(rows=16, outputs=64, stages=4), FewTile(rows=8, outputs=64, stages=4)),
+        )

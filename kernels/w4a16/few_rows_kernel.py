@@ -1,0 +1,416 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,no-any-return"
+# Gluon, the layer of Triton with explicit layouts, has no types that a checker knows.
+"""The W4 product of at most 16 rows: the law of :mod:`kernels.w4a16.kernel` by other instructions.
+
+A warpgroup's tensor-core step seems to take as long for 8 rows as for 64: longer, with few rows, than memory
+takes to bring the weights. Here each warp steps by itself (``mma.sync``), 16 outputs × 8 rows at a time.
+Steps have the same inputs in the same order, and on Hopper the same bits: those of the other kernel.
+
+The first programs compute the codes of compensators, while the others multiply; the program that completes a
+tile waits for them, which it seldom has to. That ends because a GPU starts programs in the order of their
+numbers, and the first ones wait for nobody but each other.
+
+Everything a program reads is on its way before it waits for the kernel in front of it: the weights of its
+first chunks and all its scales in shared memory, then ``x``. Layouts are written out, since which register
+holds which code is what packing relies on.
+"""
+
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+
+from kernels.w4a16.kernel import _halves_bf16, _halves_f16
+
+# Renamed after Triton 3.7.
+_copy = getattr(
+    async_copy, "async_load" if "async_load" in async_copy.__all__ else "async_copy_global_to_shared"
+)
+_unpacked_bf16, _unpacked_f16 = gluon.jit(_halves_bf16.fn), gluon.jit(_halves_f16.fn)
+
+
+_PATIENCE = gl.constexpr(1 << 20)  # polls, each most of a microsecond
+
+
+@gluon.constexpr_function
+def words_layout(outputs, warps):
+    """Of (outputs, 16) words: a thread holds the words whose codes its tensor-core operand needs."""
+    blocks = [[64 << power, 0] for power in range((outputs // 64).bit_length() - 1)]
+    shared = (warps // 4).bit_length() - 1  # blocks of 64 outputs that are other warps'
+    return gl.DistributedLinearLayout(
+        reg_bases=[[0, 1], [0, 2], [32, 0], *blocks[shared:]],
+        lane_bases=[[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]],
+        warp_bases=[[8, 0], [16, 0], *blocks[:shared]],
+        block_bases=[],
+        shape=[outputs, 16],
+    )
+
+
+@gluon.constexpr_function
+def rows_layout(rows, columns, warps):
+    """Of a tile in rows, as wide accesses as the threads allow: at most 8 elements of a row."""
+    width = max(1, min(8, columns, rows * columns // (32 * warps)))
+    across = min(32, columns // width)
+    return gl.BlockedLayout([1, width], [32 // across, across], [warps, 1], [1, 0])
+
+
+@gluon.constexpr_function
+def power_of_two(least):
+    """The least power of two that is no less."""
+    return 1 << (least - 1).bit_length()
+
+
+@gluon.jit
+def _wait_for_kernel_in_front():
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; mov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def _let_next_kernel_start():
+    gl.inline_asm_elementwise(
+        "griddepcontrol.launch_dependents; mov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def _unpacked(words, DTYPE: gl.constexpr, OPERAND: gl.constexpr):
+    """The codes of one chunk as an operand, exact; a renaming of registers."""
+    BN: gl.constexpr = words.shape[0]
+    if gl.bfloat16 == DTYPE:
+        v0, v1, v2, v3, v4, v5, v6, v7 = _unpacked_bf16(words)
+    else:
+        v0, v1, v2, v3, v4, v5, v6, v7 = _unpacked_f16(words)
+    low = gl.join(gl.join(v0, v1), gl.join(v2, v3))
+    high = gl.join(gl.join(v4, v5), gl.join(v6, v7))
+    codes = gl.join(low, high).reshape(
+        [BN // 64, 2, 4, 8, 4, 4, 2, 2, 2]
+    )  # block half warp lane | c u | j i h
+    codes = gl.permute(codes, [0, 2, 1, 3, 5, 8, 7, 4, 6]).reshape([BN, 128])  # ... | u h i c j
+    return gl.convert_layout(codes, OPERAND, assert_trivial=True)
+
+
+@gluon.jit
+def _copy_words(words, target, first_output, chunk, CHUNKS: gl.constexpr, BN: gl.constexpr):
+    layout: gl.constexpr = words_layout(BN, gl.num_warps())
+    row = gl.arange(0, BN, gl.SliceLayout(1, layout))
+    word = gl.arange(0, 16, gl.SliceLayout(0, layout))
+    block = (first_output // 64 + row // 64).to(gl.int64) * CHUNKS + chunk
+    at = words + block[:, None] * 1024 + (row % 64)[:, None] * 16 + word[None, :]
+    _copy(target, at, eviction_policy="evict_first")
+
+
+@gluon.jit
+def _copy_x(x, target, chunk, live, M, K: gl.constexpr, BM: gl.constexpr):
+    """One chunk of ``x``; zeros where there is none."""
+    layout: gl.constexpr = rows_layout(BM, 128, gl.num_warps())
+    row = gl.arange(0, BM, gl.SliceLayout(1, layout))
+    column = chunk * 128 + gl.arange(0, 128, gl.SliceLayout(0, layout))
+    mask = (row[:, None] < M) & live
+    if K % 128 != 0:
+        mask = mask & (column[None, :] < K)
+    at = x + row[:, None] * K + column[None, :]
+    _copy(target, at, mask=mask)
+
+
+@gluon.jit
+def _copy_scales(
+    scales, target, first_output, first, last, NP: gl.constexpr, G: gl.constexpr, ROOM: gl.constexpr
+):
+    """Those of every chunk of the part."""
+    layout: gl.constexpr = gl.BlockedLayout([8], [32], [gl.num_warps()], [0])
+    output = first_output + gl.arange(0, target.shape[1], layout)
+    for row in gl.static_range(ROOM):
+        group = (first + row) // (G // 128) if G > 0 else 0
+        there = (output >= 0) & (first + row < last)
+        _copy(target.index(row), scales + group * NP + output, mask=there)
+
+
+@gluon.jit
+def _load_b(b, first_output, begin, end, R: gl.constexpr, BN: gl.constexpr, OPERAND: gl.constexpr):
+    """B (BN, R) of the outputs in ``[begin, end)`` as an operand."""
+    output = first_output + gl.arange(0, BN, gl.SliceLayout(1, OPERAND))
+    column = gl.arange(0, R, gl.SliceLayout(0, OPERAND))
+    owned = (output >= begin) & (output < end)
+    return gl.load(b + output[:, None] * R + column[None, :], mask=owned[:, None], other=0.0)
+
+
+@gluon.jit
+def _codes_operand(codes, DTYPE: gl.constexpr, OPERAND: gl.constexpr):
+    """zgᵀ (R, BM) in the compute type, of codes (BM, R)."""
+    if gl.float16 == DTYPE:  # 0 times an overflow would be NaN
+        bounded = gl.minimum(gl.maximum(codes, -65504.0), 65504.0)
+        codes = gl.where(codes == codes, bounded, codes)
+    return gl.convert_layout(gl.permute(codes.to(DTYPE), [1, 0]), OPERAND)
+
+
+@gluon.jit
+def _code_places(segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr):
+    """Places (BM, R) of one projection's codes in (M, S R), and which of them there are."""
+    layout: gl.constexpr = rows_layout(BM, R, gl.num_warps())
+    row = gl.arange(0, BM, gl.SliceLayout(1, layout))
+    column = gl.arange(0, R, gl.SliceLayout(0, layout))
+    places = row[:, None] * (S * R) + segment * R + column[None, :]
+    return places, (row[:, None] < M) & (column[None, :] < R)
+
+
+@gluon.jit
+def _given_codes(zg, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr, P: gl.constexpr):
+    """Codes (BM, R) of one projection: the sum of P partial ones, in rising order."""
+    places, mask = _code_places(segment, M, BM, R, S)
+    codes = gl.load(zg + places, mask=mask, other=0.0)
+    for each in gl.static_range(1, P):
+        codes += gl.load(zg + places + each * M * (S * R), mask=mask, other=0.0)
+    return codes
+
+
+@gluon.jit
+def _awaited_codes(totals, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr):
+    """Codes (BM, R) of one projection as soon as the first programs of this launch have written them.
+
+    A place that holds zero bits is not written yet; a wait that does not end leaves NaN. Each place is one
+    thread's: copies of it could see it written or not.
+    """
+    places, mask = _code_places(segment, M, BM, R, S)
+    bits = gl.load(totals + places, mask=mask, other=1, volatile=True)
+    tries = 0
+    while (gl.min(gl.min(gl.where(bits == 0, 0, 1), 1), 0) == 0) & (tries < _PATIENCE):
+        bits = gl.load(totals + places, mask=mask, other=1, volatile=True)
+        tries += 1
+    codes = gl.where(bits == 0, float("nan"), bits.to(gl.float32, bitcast=True))
+    return gl.where(mask, codes, 0.0)
+
+
+@gluon.jit
+def _copy_code_inputs(
+    x, a, x_tile, a_tile, first_column, M, K: gl.constexpr, WIDTH: gl.constexpr, WHICH: gl.constexpr
+):
+    """Columns of ``x`` (WHICH = 0) or their part of A (WHICH = 1); zeros where there are none."""
+    if WHICH == 0:
+        layout: gl.constexpr = rows_layout(x_tile.shape[0], x_tile.shape[1], gl.num_warps())
+        row = gl.arange(0, x_tile.shape[0], gl.SliceLayout(1, layout))
+        column = first_column + gl.arange(0, x_tile.shape[1], gl.SliceLayout(0, layout))
+        mask = (row < M)[:, None] & (column < K)[None, :]
+        _copy(x_tile, x + row[:, None] * K + column[None, :], mask=mask)
+    else:
+        wide: gl.constexpr = rows_layout(a_tile.shape[0], a_tile.shape[1], gl.num_warps())
+        column = first_column + gl.arange(0, a_tile.shape[0], gl.SliceLayout(1, wide))
+        place = gl.arange(0, a_tile.shape[1], gl.SliceLayout(0, wide))
+        mask = (column < K)[:, None] & (place < WIDTH)[None, :]
+        at = a + column[:, None] * WIDTH + place[None, :]
+        _copy(a_tile, at, mask=mask)
+
+
+@gluon.jit
+def _code_program(
+    x, a, partials, counters, totals, part, M,
+    K: gl.constexpr, WIDTH: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_C: gl.constexpr, STEPS: gl.constexpr,
+    SLICES: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """Partial codes ``x Aᵀ`` of one slice of the columns; then the sums of some rows, as soon as all parts are
+    there. Takes the steps of :mod:`kernels.producer.kernel`, so that the bits are the same."""
+    WARPS: gl.constexpr = gl.num_warps()
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, WARPS], [16, 8])
+    ROWS: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    x_tile = gl.allocate_shared_memory(x.dtype.element_ty, [16, BLOCK_C], ROWS)
+    a_tile = gl.allocate_shared_memory(
+        a.dtype.element_ty, [BLOCK_C, BLOCK_W], gl.SwizzledSharedLayout(8, 1, BLOCK_W // 8, [1, 0])
+    )
+    own = gl.zeros([16, BLOCK_W], gl.float32, SUMS)
+    for step in gl.static_range(STEPS):
+        first = (part * STEPS + step) * BLOCK_C
+        if step > 0:
+            tl.debug_barrier()  # what the step in front reads
+        _copy_code_inputs(x, a, x_tile, a_tile, first, M, K, WIDTH, 1)
+        if PDL and step == 0:
+            _wait_for_kernel_in_front()
+        _copy_code_inputs(x, a, x_tile, a_tile, first, M, K, WIDTH, 0)
+        async_copy.commit_group()
+        async_copy.wait_group(0)
+        tl.debug_barrier()
+        left = x_tile.load(gl.DotOperandLayout(0, SUMS, 2))
+        own = mma_v2(left, a_tile.load(gl.DotOperandLayout(1, SUMS, 2)), own)
+    row = gl.arange(0, 16, gl.SliceLayout(1, SUMS))
+    place = gl.arange(0, BLOCK_W, gl.SliceLayout(0, SUMS))
+    at = partials + (part * M + row)[:, None] * WIDTH + place[None, :]
+    gl.store(at, own, mask=(row < M)[:, None] & (place < WIDTH)[None, :])
+    tl.debug_barrier()  # none is put before an atomic that releases
+    arrived = gl.atomic_add(counters, 1, sem="acq_rel", scope="gpu") + 1
+    if part < M:
+        tries = 0
+        while (arrived < SLICES) & (tries < _PATIENCE):
+            arrived = gl.atomic_add(counters, 0, sem="acquire", scope="gpu")
+            tries += 1
+        if arrived >= SLICES:
+            line: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+            places = gl.arange(0, BLOCK_W, line)
+            for index in range(part, M, SLICES):
+                from_ = partials + index * WIDTH + places
+                total = gl.load(from_, mask=places < WIDTH, other=0.0, cache_modifier=".cg")
+                for each in gl.static_range(1, SLICES):
+                    total += gl.load(
+                        from_ + each * M * WIDTH, mask=places < WIDTH, other=0.0, cache_modifier=".cg"
+                    )
+                bits = gl.where(total == 0.0, -0.0, total).to(gl.int32, bitcast=True)
+                gl.store(totals + index * WIDTH + places, bits, mask=places < WIDTH)
+
+
+@gluon.jit
+def _sum_stored(at, stride, live, COUNT: gl.constexpr):
+    """The balanced tree over the sums of COUNT parts."""
+    if COUNT == 1:
+        sums = gl.load(at, mask=live, other=0.0, cache_modifier=".cg")
+    else:
+        HALF: gl.constexpr = COUNT // 2
+        lower = _sum_stored(at, stride, live, HALF)
+        sums = lower + _sum_stored(at + HALF * stride, stride, live, HALF)
+    return sums
+
+
+@gluon.jit
+def _forget_codes(counters, totals, M, WIDTH: gl.constexpr, TILES: gl.constexpr):
+    """Counts a tile that has used the codes; after the last one all is zero again."""
+    tl.debug_barrier()  # every warp has read them
+    if gl.atomic_add(counters + 1, 1, sem="acq_rel", scope="gpu") == TILES - 1:
+        layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+        places = gl.arange(0, power_of_two(WIDTH), layout)
+        for row in range(M):
+            gl.store(totals + row * WIDTH + places, 0, mask=places < WIDTH)
+        gl.store(counters, 0)
+        gl.store(counters + 1, 0)
+
+
+@gluon.jit
+def _tile_program(
+    x, words, scales, bias, b, zg, y, partials, counters, output_tile, part, M,
+    N: gl.constexpr, NP: gl.constexpr, K: gl.constexpr,
+    BM: gl.constexpr, BN: gl.constexpr, G: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+    HAS_BIAS: gl.constexpr, R: gl.constexpr, S: gl.constexpr, P: gl.constexpr, ENDS: gl.constexpr,
+    INSIDE: gl.constexpr, PDL: gl.constexpr, EARLY: gl.constexpr,
+):  # fmt: skip
+    """One part of K of one tile of outputs; the last part's program completes the tile."""
+    DTYPE: gl.constexpr = x.dtype.element_ty
+    WARPS: gl.constexpr = gl.num_warps()
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    SWIZZLED: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    CHUNKS: gl.constexpr = (K + 127) // 128
+    ROOM: gl.constexpr = power_of_two((CHUNKS + PARTS - 1) // PARTS)
+    first, last = part * CHUNKS // PARTS, (part + 1) * CHUNKS // PARTS
+    first_output = output_tile * BN
+    w_ring = gl.allocate_shared_memory(gl.int32, [STAGES, BN, 16], PLAIN)
+    x_ring = gl.allocate_shared_memory(DTYPE, [STAGES, BM, 128], SWIZZLED)
+    LINE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    scale_rows = gl.allocate_shared_memory(scales.dtype.element_ty, [ROOM, BN], LINE)
+    for stage in gl.static_range(STAGES - 1):
+        if first + stage < last:
+            _copy_words(words, w_ring.index(stage), first_output, first + stage, CHUNKS, BN)
+    _copy_scales(scales, scale_rows, first_output, first, last, NP, G, ROOM)
+    async_copy.commit_group()
+    if PDL:
+        _wait_for_kernel_in_front()
+    for stage in gl.static_range(STAGES - 1):
+        _copy_x(x, x_ring.index(stage), first + stage, first + stage < last, M, K, BM)
+        async_copy.commit_group()
+
+    sums = gl.zeros([BN, BM], gl.float32, SUMS)
+    for step in range(last - first):
+        async_copy.wait_group(STAGES - 2)
+        tl.debug_barrier()
+        ahead = step + STAGES - 1
+        if first + ahead < last:
+            _copy_words(words, w_ring.index(ahead % STAGES), first_output, first + ahead, CHUNKS, BN)
+            _copy_x(x, x_ring.index(ahead % STAGES), first + ahead, first + ahead < last, M, K, BM)
+        async_copy.commit_group()
+        codes = _unpacked(w_ring.index(step % STAGES).load(words_layout(BN, WARPS)), DTYPE, LEFT)
+        xt = x_ring.index(step % STAGES).permute([1, 0]).load(RIGHT)
+        scale = scale_rows.index(step).load(gl.SliceLayout(1, SUMS)).to(gl.float32)
+        chunk = mma_v2(codes, xt, gl.zeros([BN, BM], gl.float32, SUMS))
+        sums = gl.fma(chunk, scale[:, None], sums)
+    if PDL and not EARLY:
+        _let_next_kernel_start()
+
+    outputs = first_output + gl.arange(0, BN, gl.SliceLayout(1, SUMS))
+    rows = gl.arange(0, BM, gl.SliceLayout(0, SUMS))
+    live = (rows[None, :] < M) & (outputs[:, None] < NP)
+    segment = 0
+    begin = 0
+    if R > 0:
+        end = ENDS[0]
+        for each in gl.static_range(S - 1):
+            beyond = first_output >= ENDS[each]
+            segment += beyond.to(gl.int32)
+            end = gl.where(beyond, ENDS[each + 1], end)
+        b_tile = _load_b(b, first_output, begin, end, R, BN, LEFT)
+    complete = True
+    if PARTS > 1:
+        stride = M.to(gl.int64) * NP
+        at = partials + rows.to(gl.int64)[None, :] * NP + outputs[:, None]
+        gl.store(at + part * stride, sums, mask=live)
+        tl.debug_barrier()  # none is put before an atomic that releases
+        complete = gl.atomic_add(counters + output_tile, 1, sem="acq_rel", scope="gpu") == PARTS - 1
+    if complete:
+        if PARTS > 1:
+            gl.store(counters + output_tile, 0)
+        if R > 0:
+            totals = counters + NP // BN + 2
+            if INSIDE:
+                codes = _awaited_codes(totals, segment, M, BM, R, S)
+            else:
+                codes = _given_codes(zg, segment, M, BM, R, S, P)
+        if PARTS > 1:
+            sums = _sum_stored(at, stride, live, PARTS)
+        if R > 0:
+            sums = mma_v2(b_tile, _codes_operand(codes, DTYPE, RIGHT), sums)
+            for each in gl.static_range(1, S):
+                if ENDS[each - 1] % BN != 0:
+                    if (first_output < ENDS[each - 1]) & (ENDS[each - 1] < first_output + BN):
+                        if INSIDE:
+                            codes = _awaited_codes(totals, each, M, BM, R, S)
+                        else:
+                            codes = _given_codes(zg, each, M, BM, R, S, P)
+                        own = _load_b(b, first_output, ENDS[each - 1], ENDS[each], R, BN, LEFT)
+                        sums = mma_v2(own, _codes_operand(codes, DTYPE, RIGHT), sums)
+            if INSIDE:
+                _forget_codes(counters + NP // BN, totals, M, S * R, NP // BN)
+        if HAS_BIAS:
+            sums += gl.load(bias + outputs).to(gl.float32)[:, None]
+        target = y + rows.to(gl.int64)[None, :] * N + outputs[:, None]
+        gl.store(target, sums.to(DTYPE), mask=live & (outputs[:, None] < N))
+
+
+@gluon.jit(do_not_specialize=["M"])  # one compilation for every row count
+def few_rows_kernel(
+    x, words, scales, bias, a, b, zg, y, partials, counters, M,
+    N: gl.constexpr, NP: gl.constexpr, K: gl.constexpr,
+    BM: gl.constexpr, BN: gl.constexpr, G: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+    HAS_BIAS: gl.constexpr, R: gl.constexpr, S: gl.constexpr, P: gl.constexpr, ENDS: gl.constexpr,
+    SLICES: gl.constexpr, BLOCK_C: gl.constexpr, STEPS: gl.constexpr,
+    PDL: gl.constexpr, EARLY: gl.constexpr,
+):  # fmt: skip
+    """``y = x Wᵀ + bias + zg Bᵀ`` on the grid ``(SLICES + NP / BN PARTS,)``; M up to BM, 8 or 16.
+
+    Arguments as of ``w4a16_kernel`` with SPLIT = PARTS, and G is 0 or a multiple of 128. SLICES = 0: zg are
+    codes of a kernel in front. Else the first SLICES programs compute them from A, ``a (K, S R)``, in slices
+    of STEPS BLOCK_C columns; zg is then room for (SLICES, M, S R) partial codes.
+    counters int32, zero before and after: NP / BN arrivals; with SLICES, two more, and (M, S R) codes.
+    """
+    TILES: gl.constexpr = NP // BN
+    if PDL and EARLY:
+        _let_next_kernel_start()
+    program = gl.program_id(0)
+    if SLICES == 0:
+        _tile_program(x, words, scales, bias, b, zg, y, partials, counters, program % TILES, program // TILES, M,
+                      N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, False,
+                      PDL, EARLY)  # fmt: skip
+    elif program < SLICES:
+        _code_program(x, a, zg, counters + TILES, counters + TILES + 2, program, M,
+                      K, S * R, power_of_two(S * R), BLOCK_C, STEPS, SLICES, PDL)  # fmt: skip
+    else:
+        program -= SLICES
+        _tile_program(x, words, scales, bias, b, zg, y, partials, counters, program % TILES, program // TILES, M,
+                      N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, True,
+                      PDL, EARLY)  # fmt: skip
