@@ -143,7 +143,9 @@ def _us(row: Row, name: str) -> float | None:
 
 def _folded(row: Row) -> float | None:
     """A product with compensators, whoever pays for the codes: as served, or as many rows allow."""
-    fused, front, extended = _us(row, "fused"), _us(row, "front"), _us(row, "extended")
+    inside, fused, front, extended = (_us(row, name) for name in ("inside", "fused", "front", "extended"))
+    if inside is not None:
+        return inside
     if fused is None or front is None:
         return None
     # Codes of the attention's output are a launch of their own, which was measured with its product.

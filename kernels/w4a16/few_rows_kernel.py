@@ -208,8 +208,8 @@ def _code_program(
     K: gl.constexpr, WIDTH: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_C: gl.constexpr, STEPS: gl.constexpr,
     SLICES: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Partial codes ``x Aᵀ`` of one slice of the columns; then the sums of some rows, as soon as all parts are
-    there. Takes the steps of :mod:`kernels.producer.kernel`, so that the bits are the same."""
+    """Partial codes ``x Aᵀ`` of one slice of the columns; then the sums of some rows, as soon as all parts
+    are there. Takes the steps of :mod:`kernels.producer.kernel`, so that the bits are the same."""
     WARPS: gl.constexpr = gl.num_warps()
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, WARPS], [16, 8])
     ROWS: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
@@ -366,7 +366,7 @@ def _tile_program(
         if R > 0:
             sums = mma_v2(b_tile, _codes_operand(codes, DTYPE, RIGHT), sums)
             for each in gl.static_range(1, S):
-                if ENDS[each - 1] % BN != 0:
+                if ENDS[each - 1] % BN != 0:  # noqa: SIM102 (at compile time)
                     if (first_output < ENDS[each - 1]) & (ENDS[each - 1] < first_output + BN):
                         if INSIDE:
                             codes = _awaited_codes(totals, each, M, BM, R, S)
@@ -403,14 +403,14 @@ def few_rows_kernel(
         _let_next_kernel_start()
     program = gl.program_id(0)
     if SLICES == 0:
-        _tile_program(x, words, scales, bias, b, zg, y, partials, counters, program % TILES, program // TILES, M,
-                      N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, False,
+        _tile_program(x, words, scales, bias, b, zg, y, partials, counters, program % TILES, program // TILES,
+                      M, N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, False,
                       PDL, EARLY)  # fmt: skip
     elif program < SLICES:
         _code_program(x, a, zg, counters + TILES, counters + TILES + 2, program, M,
                       K, S * R, power_of_two(S * R), BLOCK_C, STEPS, SLICES, PDL)  # fmt: skip
     else:
         program -= SLICES
-        _tile_program(x, words, scales, bias, b, zg, y, partials, counters, program % TILES, program // TILES, M,
-                      N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, True,
+        _tile_program(x, words, scales, bias, b, zg, y, partials, counters, program % TILES, program // TILES,
+                      M, N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, True,
                       PDL, EARLY)  # fmt: skip

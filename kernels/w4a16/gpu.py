@@ -75,8 +75,8 @@ def multiply(
 
 
 def computes_codes(weight: GpuWeight, plan: LayerPlan, compensator: GpuCompensator | None, rows: int) -> bool:
-    """Whether a product of so many rows computes the codes of its compensator itself, with the bits of kernels
-    in front of it."""
+    """Whether a product of so many rows computes the codes of its compensator itself, with the bits that they
+    have from kernels in front of it."""
     if compensator is None or not compiled():
         return False
     return few_rows.tile_for(plan, weight, rows) is not None and few_rows.computes_codes(compensator)

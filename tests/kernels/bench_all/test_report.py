@@ -71,8 +71,8 @@ def test_other_group_sizes_are_kept_apart():
 
 def test_layers_attention_and_sampling_have_claims():
     layer = {"benchmark": "kernels.compensator", "rows": [
-        {"shape": "8b", "rows": 8, "plain": 100.0, "folded": 104.0},
-        {"shape": "8b", "rows": 2048, "plain": 100.0, "folded": 200.0},
+        {"shape": "8b", "rows": 8, "plain": 100.0, "served": 104.0},
+        {"shape": "8b", "rows": 2048, "plain": 100.0, "served": 200.0},
     ]}  # fmt: skip
     sizes = {"model": "8b", "sequences": 8, "tokens": 8192, "rows": 5, "piece": 256}
     attention = {
@@ -85,6 +85,11 @@ def test_layers_attention_and_sampling_have_claims():
     assert outcome["a layer with / without compensators, M 1 to 64: worst"].value == pytest.approx(1.04)
     assert outcome["attention: share of the roof"].kept
     assert not outcome["sample, microseconds"].kept
+
+
+def test_a_product_that_computes_codes_itself_costs_what_its_launch_takes():
+    row = product("8b qkv", 1, front=5.0, plain=10.0, fused=10.0, inside=11.0)
+    assert alternatives([products(row)])[1]["folded"] == pytest.approx(1.1)
 
 
 def test_alternatives_are_means_over_shapes():

@@ -1,4 +1,4 @@
-"""The kernel for few rows compiled for Hopper, without a GPU: registers, spills and the instructions meant."""
+"""The kernel for few rows compiled for Hopper, without a GPU: registers, spills, instructions."""
 
 import json
 import os
