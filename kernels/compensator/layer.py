@@ -34,7 +34,7 @@ from kernels.w4a16.forked import Forked
 from kernels.w4a16.plan import LayerPlan
 from kernels.w4a16.shapes import ModelShape
 from kernels.w4a16.table import Plans
-from kernels.w4a16.workspace import Workspace, needed, needed_for_few_rows
+from kernels.w4a16.workspace import Workspace, needed
 
 FEW_ROWS = ("plain", "served", "folded", "separate", "forked", "naive")
 MANY_ROWS = ("plain", "served", "folded", "forked", "dense", "extended")
@@ -158,11 +158,10 @@ def _workspace(parts: list[Part], rows: int, device: torch.device) -> Workspace:
     partials, counters, dense_bytes = 0, 0, 0
     for part in parts:
         weight, width = part.product.weights[0], part.product.compensators[0].code_width
-        own_partials, own_counters = needed(weight, part.plan, rows)
+        own_partials, own_counters = needed(weight, part.plan, rows, width)
         code_partials, code_counters = scratch_needed(width, rows)
-        few_partials, few_counters = needed_for_few_rows(weight, part.plan, width)
-        partials = max(partials, own_partials, code_partials, few_partials)
-        counters = max(counters, own_counters, code_counters, few_counters)
+        partials = max(partials, own_partials, code_partials)
+        counters = max(counters, own_counters, code_counters)
         if rows >= MANY:
             dense_bytes = max(dense_bytes, 2 * weight.out_features * (weight.in_features + width))
     return Workspace(device, partials=partials, counters=counters, dense_bytes=dense_bytes)

@@ -64,10 +64,7 @@ class GpuProducts:
             if compensator is not None and codes is None:  # the library is fastest with many rows
                 codes = naive.gated_codes(x, compensator)[None]
             return self._dense(x, weight, self._workspace, compensator=compensator, codes=codes)
-        if compensator is not None and codes is None and not self.computes_codes(weight, compensator, len(x)):
+        inside = self._computes_codes(weight, plan, compensator, len(x))
+        if compensator is not None and codes is None and not inside:
             codes = self._codes(x, compensator, self._workspace)
         return self._fused(x, weight, plan, self._workspace, compensator=compensator, codes=codes)
-
-    def computes_codes(self, weight: GpuWeight, compensator: GpuCompensator | None, rows: int) -> bool:
-        """Whether the fused kernel of so many rows computes codes itself: kernels in front need not."""
-        return self._computes_codes(weight, self._plans.of(weight), compensator, rows)

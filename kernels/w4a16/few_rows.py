@@ -45,7 +45,7 @@ def launch(
         weight: ``(N, K)``, per channel or of groups that are multiples of 128.
         tile: Divides the outputs.
         parts: Of K.
-        workspace: Large enough (:func:`kernels.w4a16.workspace.needed_for_few_rows`).
+        workspace: Large enough (:func:`kernels.w4a16.workspace.needed`).
         y: ``(M, N)``.
         compensator: ``None`` = no correction.
         codes: float32 ``(P, M, S R)``, partial codes; ``None`` = computed here.

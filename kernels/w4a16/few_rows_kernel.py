@@ -20,16 +20,19 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
-from kernels.w4a16.kernel import _halves_bf16, _halves_f16
-
-# Renamed after Triton 3.7.
-_copy = getattr(
-    async_copy, "async_load" if "async_load" in async_copy.__all__ else "async_copy_global_to_shared"
+from kernels.w4a16.few_rows_codes import (
+    awaited_codes,
+    code_program,
+    codes_operand,
+    copy,
+    forget_codes,
+    given_codes,
+    power_of_two,
+    rows_layout,
 )
-_unpacked_bf16, _unpacked_f16 = gluon.jit(_halves_bf16.fn), gluon.jit(_halves_f16.fn)
+from kernels.w4a16.kernel import halves_bf16, halves_f16
 
-
-_PATIENCE = gl.constexpr(1 << 20)  # polls, each most of a microsecond
+_unpacked_bf16, _unpacked_f16 = gluon.jit(halves_bf16.fn), gluon.jit(halves_f16.fn)
 
 
 @gluon.constexpr_function
@@ -43,34 +46,6 @@ def words_layout(outputs, warps):
         warp_bases=[[8, 0], [16, 0], *blocks[:shared]],
         block_bases=[],
         shape=[outputs, 16],
-    )
-
-
-@gluon.constexpr_function
-def rows_layout(rows, columns, warps):
-    """Of a tile in rows, as wide accesses as the threads allow: at most 8 elements of a row."""
-    width = max(1, min(8, columns, rows * columns // (32 * warps)))
-    across = min(32, columns // width)
-    return gl.BlockedLayout([1, width], [32 // across, across], [warps, 1], [1, 0])
-
-
-@gluon.constexpr_function
-def power_of_two(least):
-    """The least power of two that is no less."""
-    return 1 << (least - 1).bit_length()
-
-
-@gluon.jit
-def _wait_for_kernel_in_front():
-    gl.inline_asm_elementwise(
-        "griddepcontrol.wait; mov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
-def _let_next_kernel_start():
-    gl.inline_asm_elementwise(
-        "griddepcontrol.launch_dependents; mov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1
     )
 
 
@@ -98,7 +73,7 @@ def _copy_words(words, target, first_output, chunk, CHUNKS: gl.constexpr, BN: gl
     word = gl.arange(0, 16, gl.SliceLayout(0, layout))
     block = (first_output // 64 + row // 64).to(gl.int64) * CHUNKS + chunk
     at = words + block[:, None] * 1024 + (row % 64)[:, None] * 16 + word[None, :]
-    _copy(target, at, eviction_policy="evict_first")
+    copy(target, at, eviction_policy="evict_first")
 
 
 @gluon.jit
@@ -111,7 +86,7 @@ def _copy_x(x, target, chunk, live, M, K: gl.constexpr, BM: gl.constexpr):
     if K % 128 != 0:
         mask = mask & (column[None, :] < K)
     at = x + row[:, None] * K + column[None, :]
-    _copy(target, at, mask=mask)
+    copy(target, at, mask=mask)
 
 
 @gluon.jit
@@ -124,7 +99,7 @@ def _copy_scales(
     for row in gl.static_range(ROOM):
         group = (first + row) // (G // 128) if G > 0 else 0
         there = (output >= 0) & (first + row < last)
-        _copy(target.index(row), scales + group * NP + output, mask=there)
+        copy(target.index(row), scales + group * NP + output, mask=there)
 
 
 @gluon.jit
@@ -137,126 +112,6 @@ def _load_b(b, first_output, begin, end, R: gl.constexpr, BN: gl.constexpr, OPER
 
 
 @gluon.jit
-def _codes_operand(codes, DTYPE: gl.constexpr, OPERAND: gl.constexpr):
-    """zgᵀ (R, BM) in the compute type, of codes (BM, R)."""
-    if gl.float16 == DTYPE:  # 0 times an overflow would be NaN
-        bounded = gl.minimum(gl.maximum(codes, -65504.0), 65504.0)
-        codes = gl.where(codes == codes, bounded, codes)
-    return gl.convert_layout(gl.permute(codes.to(DTYPE), [1, 0]), OPERAND)
-
-
-@gluon.jit
-def _code_places(segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr):
-    """Places (BM, R) of one projection's codes in (M, S R), and which of them there are."""
-    layout: gl.constexpr = rows_layout(BM, R, gl.num_warps())
-    row = gl.arange(0, BM, gl.SliceLayout(1, layout))
-    column = gl.arange(0, R, gl.SliceLayout(0, layout))
-    places = row[:, None] * (S * R) + segment * R + column[None, :]
-    return places, (row[:, None] < M) & (column[None, :] < R)
-
-
-@gluon.jit
-def _given_codes(zg, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr, P: gl.constexpr):
-    """Codes (BM, R) of one projection: the sum of P partial ones, in rising order."""
-    places, mask = _code_places(segment, M, BM, R, S)
-    codes = gl.load(zg + places, mask=mask, other=0.0)
-    for each in gl.static_range(1, P):
-        codes += gl.load(zg + places + each * M * (S * R), mask=mask, other=0.0)
-    return codes
-
-
-@gluon.jit
-def _awaited_codes(totals, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr):
-    """Codes (BM, R) of one projection as soon as the first programs of this launch have written them.
-
-    A place that holds zero bits is not written yet; a wait that does not end leaves NaN. Each place is one
-    thread's: copies of it could see it written or not.
-    """
-    places, mask = _code_places(segment, M, BM, R, S)
-    bits = gl.load(totals + places, mask=mask, other=1, volatile=True)
-    tries = 0
-    while (gl.min(gl.min(gl.where(bits == 0, 0, 1), 1), 0) == 0) & (tries < _PATIENCE):
-        bits = gl.load(totals + places, mask=mask, other=1, volatile=True)
-        tries += 1
-    codes = gl.where(bits == 0, float("nan"), bits.to(gl.float32, bitcast=True))
-    return gl.where(mask, codes, 0.0)
-
-
-@gluon.jit
-def _copy_code_inputs(
-    x, a, x_tile, a_tile, first_column, M, K: gl.constexpr, WIDTH: gl.constexpr, WHICH: gl.constexpr
-):
-    """Columns of ``x`` (WHICH = 0) or their part of A (WHICH = 1); zeros where there are none."""
-    if WHICH == 0:
-        layout: gl.constexpr = rows_layout(x_tile.shape[0], x_tile.shape[1], gl.num_warps())
-        row = gl.arange(0, x_tile.shape[0], gl.SliceLayout(1, layout))
-        column = first_column + gl.arange(0, x_tile.shape[1], gl.SliceLayout(0, layout))
-        mask = (row < M)[:, None] & (column < K)[None, :]
-        _copy(x_tile, x + row[:, None] * K + column[None, :], mask=mask)
-    else:
-        wide: gl.constexpr = rows_layout(a_tile.shape[0], a_tile.shape[1], gl.num_warps())
-        column = first_column + gl.arange(0, a_tile.shape[0], gl.SliceLayout(1, wide))
-        place = gl.arange(0, a_tile.shape[1], gl.SliceLayout(0, wide))
-        mask = (column < K)[:, None] & (place < WIDTH)[None, :]
-        at = a + column[:, None] * WIDTH + place[None, :]
-        _copy(a_tile, at, mask=mask)
-
-
-@gluon.jit
-def _code_program(
-    x, a, partials, counters, totals, part, M,
-    K: gl.constexpr, WIDTH: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_C: gl.constexpr, STEPS: gl.constexpr,
-    SLICES: gl.constexpr, PDL: gl.constexpr,
-):  # fmt: skip
-    """Partial codes ``x Aᵀ`` of one slice of the columns; then the sums of some rows, as soon as all parts
-    are there. Takes the steps of :mod:`kernels.producer.kernel`, so that the bits are the same."""
-    WARPS: gl.constexpr = gl.num_warps()
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, WARPS], [16, 8])
-    ROWS: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
-    x_tile = gl.allocate_shared_memory(x.dtype.element_ty, [16, BLOCK_C], ROWS)
-    a_tile = gl.allocate_shared_memory(
-        a.dtype.element_ty, [BLOCK_C, BLOCK_W], gl.SwizzledSharedLayout(8, 1, BLOCK_W // 8, [1, 0])
-    )
-    own = gl.zeros([16, BLOCK_W], gl.float32, SUMS)
-    for step in gl.static_range(STEPS):
-        first = (part * STEPS + step) * BLOCK_C
-        if step > 0:
-            tl.debug_barrier()  # what the step in front reads
-        _copy_code_inputs(x, a, x_tile, a_tile, first, M, K, WIDTH, 1)
-        if PDL and step == 0:
-            _wait_for_kernel_in_front()
-        _copy_code_inputs(x, a, x_tile, a_tile, first, M, K, WIDTH, 0)
-        async_copy.commit_group()
-        async_copy.wait_group(0)
-        tl.debug_barrier()
-        left = x_tile.load(gl.DotOperandLayout(0, SUMS, 2))
-        own = mma_v2(left, a_tile.load(gl.DotOperandLayout(1, SUMS, 2)), own)
-    row = gl.arange(0, 16, gl.SliceLayout(1, SUMS))
-    place = gl.arange(0, BLOCK_W, gl.SliceLayout(0, SUMS))
-    at = partials + (part * M + row)[:, None] * WIDTH + place[None, :]
-    gl.store(at, own, mask=(row < M)[:, None] & (place < WIDTH)[None, :])
-    tl.debug_barrier()  # none is put before an atomic that releases
-    arrived = gl.atomic_add(counters, 1, sem="acq_rel", scope="gpu") + 1
-    if part < M:
-        tries = 0
-        while (arrived < SLICES) & (tries < _PATIENCE):
-            arrived = gl.atomic_add(counters, 0, sem="acquire", scope="gpu")
-            tries += 1
-        if arrived >= SLICES:
-            line: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
-            places = gl.arange(0, BLOCK_W, line)
-            for index in range(part, M, SLICES):
-                from_ = partials + index * WIDTH + places
-                total = gl.load(from_, mask=places < WIDTH, other=0.0, cache_modifier=".cg")
-                for each in gl.static_range(1, SLICES):
-                    total += gl.load(
-                        from_ + each * M * WIDTH, mask=places < WIDTH, other=0.0, cache_modifier=".cg"
-                    )
-                bits = gl.where(total == 0.0, -0.0, total).to(gl.int32, bitcast=True)
-                gl.store(totals + index * WIDTH + places, bits, mask=places < WIDTH)
-
-
-@gluon.jit
 def _sum_stored(at, stride, live, COUNT: gl.constexpr):
     """The balanced tree over the sums of COUNT parts."""
     if COUNT == 1:
@@ -266,19 +121,6 @@ def _sum_stored(at, stride, live, COUNT: gl.constexpr):
         lower = _sum_stored(at, stride, live, HALF)
         sums = lower + _sum_stored(at + HALF * stride, stride, live, HALF)
     return sums
-
-
-@gluon.jit
-def _forget_codes(counters, totals, M, WIDTH: gl.constexpr, TILES: gl.constexpr):
-    """Counts a tile that has used the codes; after the last one all is zero again."""
-    tl.debug_barrier()  # every warp has read them
-    if gl.atomic_add(counters + 1, 1, sem="acq_rel", scope="gpu") == TILES - 1:
-        layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-        places = gl.arange(0, power_of_two(WIDTH), layout)
-        for row in range(M):
-            gl.store(totals + row * WIDTH + places, 0, mask=places < WIDTH)
-        gl.store(counters, 0)
-        gl.store(counters + 1, 0)
 
 
 @gluon.jit
@@ -311,7 +153,7 @@ def _tile_program(
     _copy_scales(scales, scale_rows, first_output, first, last, NP, G, ROOM)
     async_copy.commit_group()
     if PDL:
-        _wait_for_kernel_in_front()
+        tl.extra.cuda.gdc_wait()
     for stage in gl.static_range(STAGES - 1):
         _copy_x(x, x_ring.index(stage), first + stage, first + stage < last, M, K, BM)
         async_copy.commit_group()
@@ -331,7 +173,7 @@ def _tile_program(
         chunk = mma_v2(codes, xt, gl.zeros([BN, BM], gl.float32, SUMS))
         sums = gl.fma(chunk, scale[:, None], sums)
     if PDL and not EARLY:
-        _let_next_kernel_start()
+        tl.extra.cuda.gdc_launch_dependents()
 
     outputs = first_output + gl.arange(0, BN, gl.SliceLayout(1, SUMS))
     rows = gl.arange(0, BM, gl.SliceLayout(0, SUMS))
@@ -358,24 +200,24 @@ def _tile_program(
         if R > 0:
             totals = counters + NP // BN + 2
             if INSIDE:
-                codes = _awaited_codes(totals, segment, M, BM, R, S)
+                codes = awaited_codes(totals, segment, M, BM, R, S)
             else:
-                codes = _given_codes(zg, segment, M, BM, R, S, P)
+                codes = given_codes(zg, segment, M, BM, R, S, P)
         if PARTS > 1:
             sums = _sum_stored(at, stride, live, PARTS)
         if R > 0:
-            sums = mma_v2(b_tile, _codes_operand(codes, DTYPE, RIGHT), sums)
+            sums = mma_v2(b_tile, codes_operand(codes, DTYPE, RIGHT), sums)
             for each in gl.static_range(1, S):
                 if ENDS[each - 1] % BN != 0:  # noqa: SIM102 (at compile time)
                     if (first_output < ENDS[each - 1]) & (ENDS[each - 1] < first_output + BN):
                         if INSIDE:
-                            codes = _awaited_codes(totals, each, M, BM, R, S)
+                            codes = awaited_codes(totals, each, M, BM, R, S)
                         else:
-                            codes = _given_codes(zg, each, M, BM, R, S, P)
+                            codes = given_codes(zg, each, M, BM, R, S, P)
                         own = _load_b(b, first_output, ENDS[each - 1], ENDS[each], R, BN, LEFT)
-                        sums = mma_v2(own, _codes_operand(codes, DTYPE, RIGHT), sums)
+                        sums = mma_v2(own, codes_operand(codes, DTYPE, RIGHT), sums)
             if INSIDE:
-                _forget_codes(counters + NP // BN, totals, M, S * R, NP // BN)
+                forget_codes(counters + NP // BN, totals, M, S * R, NP // BN)
         if HAS_BIAS:
             sums += gl.load(bias + outputs).to(gl.float32)[:, None]
         target = y + rows.to(gl.int64)[None, :] * N + outputs[:, None]
@@ -400,14 +242,14 @@ def few_rows_kernel(
     """
     TILES: gl.constexpr = NP // BN
     if PDL and EARLY:
-        _let_next_kernel_start()
+        tl.extra.cuda.gdc_launch_dependents()
     program = gl.program_id(0)
     if SLICES == 0:
         _tile_program(x, words, scales, bias, b, zg, y, partials, counters, program % TILES, program // TILES,
                       M, N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, False,
                       PDL, EARLY)  # fmt: skip
     elif program < SLICES:
-        _code_program(x, a, zg, counters + TILES, counters + TILES + 2, program, M,
+        code_program(x, a, zg, counters + TILES, counters + TILES + 2, program, M,
                       K, S * R, power_of_two(S * R), BLOCK_C, STEPS, SLICES, PDL)  # fmt: skip
     else:
         program -= SLICES

@@ -9,7 +9,7 @@ from kernels.producer import total
 from kernels.w4a16 import few_rows
 from kernels.w4a16.kernel import w4a16_kernel
 from kernels.w4a16.layout import GpuWeight
-from kernels.w4a16.plan import LayerPlan, Tile, launch_rows
+from kernels.w4a16.plan import FewTile, LayerPlan, Tile, launch_rows
 from kernels.w4a16.workspace import Workspace
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -54,12 +54,11 @@ def multiply(
         ValueError: Something does not fit the kernel.
     """
     check(x, weight)
-    inside = codes is None and computes_codes(weight, plan, compensator, x.shape[0])
-    if inside and compensator is not None:
+    few = _few_tile(weight, plan, x.shape[0])
+    if codes is None and compensator is not None and few is not None and few_rows.computes_codes(compensator):
         check_compensator(x, weight, compensator)
     else:
         check_correction(x, weight, compensator, codes)
-    few = few_rows.tile_for(plan, weight, x.shape[0]) if compiled() else None
     if few is not None:
         return few_rows.multiply(x, weight, few, plan.parts, workspace, compensator, codes)
     y = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype, device=x.device)
@@ -77,9 +76,13 @@ def multiply(
 def computes_codes(weight: GpuWeight, plan: LayerPlan, compensator: GpuCompensator | None, rows: int) -> bool:
     """Whether a product of so many rows computes the codes of its compensator itself, with the bits that they
     have from kernels in front of it."""
-    if compensator is None or not compiled():
-        return False
-    return few_rows.tile_for(plan, weight, rows) is not None and few_rows.computes_codes(compensator)
+    few = _few_tile(weight, plan, rows)
+    return compensator is not None and few is not None and few_rows.computes_codes(compensator)
+
+
+def _few_tile(weight: GpuWeight, plan: LayerPlan, rows: int) -> FewTile | None:
+    """The tile of the kernel for few rows; it is not interpreted."""
+    return few_rows.tile_for(plan, weight, rows) if compiled() else None
 
 
 def launch(

@@ -35,7 +35,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _halves_f16(words):
+def halves_f16(words):
     """Eight float16 a word, code - 8; 0x6400 | n is 1024 + n, and a nibble four bits up counts 16 n."""
     # pack=1: cross-element assembly is only right where an element is a whole word.
     return tl.inline_asm_elementwise(
@@ -65,7 +65,7 @@ def _halves_f16(words):
 
 
 @triton.jit
-def _halves_bf16(words):
+def halves_bf16(words):
     """Eight bfloat16 a word, code - 8; 0x4300 | n is 128 + n, and only the low nibble fits the mantissa."""
     return tl.inline_asm_elementwise(
         asm="""{
@@ -110,9 +110,9 @@ def unpack_tile(words, DTYPE: tl.constexpr, ASM: tl.constexpr):
         v0, v1, v2, v3 = _nibble(words, 0), _nibble(words, 16), _nibble(words, 4), _nibble(words, 20)
         v4, v5, v6, v7 = _nibble(words, 8), _nibble(words, 24), _nibble(words, 12), _nibble(words, 28)
     elif tl.bfloat16 == DTYPE:
-        v0, v1, v2, v3, v4, v5, v6, v7 = _halves_bf16(words)
+        v0, v1, v2, v3, v4, v5, v6, v7 = halves_bf16(words)
     else:
-        v0, v1, v2, v3, v4, v5, v6, v7 = _halves_f16(words)
+        v0, v1, v2, v3, v4, v5, v6, v7 = halves_f16(words)
     low = tl.join(tl.join(v0, v1), tl.join(v2, v3))
     high = tl.join(tl.join(v4, v5), tl.join(v6, v7))
     codes = tl.join(low, high)  # ..., j, i, h

@@ -35,7 +35,7 @@ from kernels.w4a16.forked import Forked
 from kernels.w4a16.peers import Peers
 from kernels.w4a16.plan import LayerPlan
 from kernels.w4a16.shapes import Shape
-from kernels.w4a16.workspace import Workspace, needed, needed_for_few_rows
+from kernels.w4a16.workspace import Workspace, needed
 
 OURS = ("plain", "fused", "inside", "codes", "single", "forked", "naive", "dense", "extended")
 PEERS = ("marlin", "machete")
@@ -173,11 +173,7 @@ class Paths:
 def _workspace(product: Product, plan: LayerPlan, rows: int) -> Workspace:
     """Room for the fused kernel, the codes and the dense path."""
     weight, width = product.weights[0], product.compensators[0].code_width
-    sizes = (
-        needed(weight, plan, rows),
-        needed_for_few_rows(weight, plan, width),
-        scratch_needed(width, rows),
-    )
+    sizes = needed(weight, plan, rows, width), scratch_needed(width, rows)
     return Workspace(
         weight.words.device,
         partials=max(partials for partials, _ in sizes),

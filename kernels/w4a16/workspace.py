@@ -40,8 +40,7 @@ class Workspace:
             code_width: Largest S R of a compensator.
         """
         layers = list(layers)
-        sizes = [needed(weight, plan, rows) for weight, plan in layers]
-        sizes += [needed_for_few_rows(weight, plan, code_width) for weight, plan in layers]
+        sizes = [needed(weight, plan, rows, code_width) for weight, plan in layers]
         if code_width:
             sizes.append(scratch_needed(code_width, rows))
         dense = [
@@ -101,20 +100,22 @@ class Workspace:
         return memory[:count]
 
 
-def needed(weight: GpuWeight, plan: LayerPlan, rows: int) -> tuple[int, int]:
-    """Partial sums and counters that a product with up to ``rows`` rows takes."""
+def needed(weight: GpuWeight, plan: LayerPlan, rows: int, code_width: int = 0) -> tuple[int, int]:
+    """Partial sums and counters that a product with up to ``rows`` rows and so many codes a row takes."""
     counts = [0]
     for limit, tile in (*plan.tiles, (rows, plan.tiles[-1][1])):
         once = launch_rows(min(rows, limit), plan.parts, weight.padded_outputs, tile)
         counts.append(-(-once // tile.rows) * tile.rows)
     widest = max(counts)
+    partials, counters = _needed_for_few_rows(weight, plan, code_width)
     if plan.parts == 1:
-        return 0, 0
-    return plan.parts * weight.padded_outputs * widest, weight.padded_outputs // TILE_OUTPUTS * (widest // 16)
+        return partials, counters
+    tiles = weight.padded_outputs // TILE_OUTPUTS
+    return max(plan.parts * weight.padded_outputs * widest, partials), max(tiles * (widest // 16), counters)
 
 
-def needed_for_few_rows(weight: GpuWeight, plan: LayerPlan, code_width: int) -> tuple[int, int]:
-    """Partial sums and counters of the kernel for few rows, which computes codes of that width itself."""
+def _needed_for_few_rows(weight: GpuWeight, plan: LayerPlan, code_width: int) -> tuple[int, int]:
+    """The same of the kernel for few rows, which computes codes of that width itself."""
     rows = max((tile.rows for tile in plan.few), default=0)
     sums = plan.parts * rows * weight.padded_outputs + MAX_SLICES * rows * code_width
     return sums, weight.padded_outputs // TILE_OUTPUTS + 2 + rows * code_width if rows else 0

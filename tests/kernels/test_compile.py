@@ -1,9 +1,5 @@
 """Kernels compile for Hopper as they are meant to: no spills, tensor cores where expected, wide loads."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,23 +92,12 @@ KERNELS = {
 
 
 @pytest.fixture(scope="module")
-def compiled() -> dict[str, dict[str, Any]]:
+def compiled(compile_for_hopper) -> dict[str, dict[str, Any]]:
     """Facts of each kernel, compiled in a process without the interpreter."""
     work = [[f"kernels.{module}", *rest] for module, *rest in KERNELS.values()]
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("compile_for_hopper.py"), json.dumps(work)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
+    return dict(
+        zip(KERNELS, compile_for_hopper(Path(__file__).with_name("compile_for_hopper.py"), work), strict=True)
     )
-    assert done.returncode == 0, done.stderr
-    outcomes = json.loads(done.stdout.splitlines()[-1])
-    if outcomes == "no backend":
-        pytest.skip("this Triton has no compiler for NVIDIA GPUs")
-    return dict(zip(KERNELS, outcomes, strict=True))
 
 
 @pytest.mark.parametrize("name", KERNELS)

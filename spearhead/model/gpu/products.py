@@ -10,7 +10,7 @@ from kernels.compensator.layout import scratch_needed
 from kernels.linear import multiply_blocks
 from kernels.producer import CodeWorkspace, code_workspace, total_codes
 from kernels.w4a16 import GpuProducts, GpuWeight, Plans, Workspace
-from kernels.w4a16.workspace import needed, needed_for_few_rows
+from kernels.w4a16.workspace import needed
 from spearhead.model.weights import LinearWeights, ModelWeights
 
 
@@ -95,11 +95,9 @@ def _workspace(linears: Iterable[LinearWeights], plans: Plans, rows: int, device
     for linear in linears:
         if isinstance(linear.weight, GpuWeight):
             plan = replace(plans.of(linear.weight), dense_from=None)
-            own_partials, own_counters = needed(linear.weight, plan, rows)
-            partials, counters = max(partials, own_partials), max(counters, own_counters)
             compensator = linear.gpu_compensator
-            inside = 0 if compensator is None else compensator.code_width
-            own_partials, own_counters = needed_for_few_rows(linear.weight, plan, inside)
+            width = 0 if compensator is None else compensator.code_width
+            own_partials, own_counters = needed(linear.weight, plan, rows, width)
             partials, counters = max(partials, own_partials), max(counters, own_counters)
         if width := _gated_width(linear):
             own_partials, own_counters = scratch_needed(width, rows)

@@ -1,9 +1,5 @@
 """Sampling kernels compile for Hopper without spills, with few registers where many run, with wide loads."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,24 +25,16 @@ KERNELS = {
 
 
 @pytest.fixture(scope="module")
-def compiled() -> dict[str, dict[str, int]]:
+def compiled(compile_for_hopper) -> dict[str, dict[str, int]]:
     """Facts of each kernel, compiled in a process without the interpreter."""
     work = [[f"kernels.sample.{module}", *rest[:-1]] for module, *rest in KERNELS.values()]
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    program = Path(__file__).parents[1] / "compile_for_hopper.py"
-    done = subprocess.run(
-        [sys.executable, program, json.dumps(work)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
+    return dict(
+        zip(
+            KERNELS,
+            compile_for_hopper(Path(__file__).parents[1] / "compile_for_hopper.py", work),
+            strict=True,
+        )
     )
-    assert done.returncode == 0, done.stderr
-    outcomes = json.loads(done.stdout.splitlines()[-1])
-    if outcomes == "no backend":
-        pytest.skip("this Triton has no compiler for NVIDIA GPUs")
-    return dict(zip(KERNELS, outcomes, strict=True))
 
 
 @pytest.mark.parametrize("name", KERNELS)

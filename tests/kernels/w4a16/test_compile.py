@@ -1,9 +1,5 @@
 """The fused kernel compiled for Hopper, without a GPU: registers, spills and the instructions meant."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,23 +17,8 @@ CASES = [
 ]
 
 
-def test_the_kernel_compiles_to_tensor_core_code_without_spills():
-    # In a process of its own: here, kernels may be defined for the interpreter.
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    program = Path(__file__).with_name("compile_for_hopper.py")
-    run = subprocess.run(
-        [sys.executable, str(program), json.dumps(CASES)],
-        env=environment,
-        cwd=program.parents[3],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    outcomes = json.loads(run.stdout.splitlines()[-1])
-    if outcomes == "no backend":
-        pytest.skip("this Triton has no NVIDIA backend")
+def test_the_kernel_compiles_to_tensor_core_code_without_spills(compile_for_hopper):
+    outcomes = compile_for_hopper(Path(__file__).with_name("compile_for_hopper.py"), CASES)
     for outcome, case in zip(outcomes, CASES, strict=True):
         assert outcome["registers"] <= case[5], outcome
         assert outcome["stack_bytes"] == 0, outcome

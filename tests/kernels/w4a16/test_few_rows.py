@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from kernels.compensator import Factors, pack_compensators
+from kernels.compensator.layout import scratch_needed
 from kernels.w4a16 import GpuWeight, Workspace
 from kernels.w4a16.plan import FewTile, LayerPlan, Tile
-from kernels.w4a16.workspace import needed, needed_for_few_rows
+from kernels.w4a16.workspace import needed
 
 gpu = pytest.importorskip("kernels.w4a16.gpu", reason="needs Triton", exc_type=ImportError)
 few_rows = pytest.importorskip("kernels.w4a16.few_rows", reason="needs Triton", exc_type=ImportError)
@@ -64,8 +65,7 @@ def plan_of(parts, *few):
 
 def workspace(weight, compensator, *plans):
     width = compensator.code_width
-    sizes = [needed(weight, plan, 16) for plan in plans]
-    sizes += [needed_for_few_rows(weight, plan, width) for plan in plans] + [(64 * width * 16, 16)]
+    sizes = [needed(weight, plan, 16, width) for plan in plans] + [scratch_needed(width, 16)]
     return Workspace(
         torch.device("cuda"), partials=max(p for p, _ in sizes), counters=max(c for _, c in sizes)
     )
