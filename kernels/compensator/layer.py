@@ -31,7 +31,7 @@ from kernels.tuning.products import BOUNDS, Product, draw, relative_error
 from kernels.tuning.timing import rotation
 from kernels.w4a16 import dense, gpu
 from kernels.w4a16.forked import Forked
-from kernels.w4a16.plan import LayerPlan
+from kernels.w4a16.plan import LayerPlan, computes_codes
 from kernels.w4a16.shapes import ModelShape
 from kernels.w4a16.table import Plans
 from kernels.w4a16.workspace import Workspace, needed
@@ -127,8 +127,8 @@ class Layers:
 
     def _folds(self, path: str, part: Part, copy: int, rows: int) -> GpuCompensator | None:
         """The compensator whose codes the kernel in front computes."""
-        weight, compensator = part.product.weights[copy], part.product.compensators[copy]
-        if path == "served" and gpu.computes_codes(weight, part.plan, compensator, rows):
+        compensator = part.product.compensators[copy]
+        if path == "served" and computes_codes(compensator, rows):
             return None
         return compensator if path in _FOLDING else None
 

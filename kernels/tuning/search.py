@@ -13,7 +13,7 @@ from kernels.tuning.candidates import FEW_ROWS, ROW_LIMITS, few_tiles, parts_of,
 from kernels.tuning.products import BOUNDS, Product, relative_error
 from kernels.tuning.timing import time_calls
 from kernels.w4a16 import dense, gpu
-from kernels.w4a16.plan import FewTile, LayerPlan, Tile
+from kernels.w4a16.plan import FewTile, LayerPlan, Tile, computes_codes
 from kernels.w4a16.workspace import Workspace
 
 DENSE_ROWS = (128, 256, 512, 1024)
@@ -93,7 +93,7 @@ class Search:
     def _corrected(self, x: Tensor, copy: int, plan: LayerPlan) -> Tensor:
         """A product with compensators, and its codes where it does not compute them itself."""
         weight, compensator = self._product.weights[copy], self._product.compensators[copy]
-        inside = gpu.computes_codes(weight, plan, compensator, len(x))
+        inside = computes_codes(compensator, len(x))
         codes = None if inside else gated_codes(x, compensator, self._workspace)
         return gpu.multiply(x, weight, plan, self._workspace, compensator=compensator, codes=codes)
 

@@ -3,7 +3,7 @@
 from kernels.w4a16.cpu import PackedWeight, fitting_group_size, multiply, pack_codes, packs
 from kernels.w4a16.dispatch import GpuProducts, Phase
 from kernels.w4a16.layout import GpuWeight, kernel_group_size, pack_gpu, unpack_gpu, with_bias
-from kernels.w4a16.plan import LayerPlan, Tile
+from kernels.w4a16.plan import LayerPlan, Tile, computes_codes
 from kernels.w4a16.reference import CODE_MAX, CODE_MIN, dequantize, linear, pack, unpack
 from kernels.w4a16.table import Plans
 from kernels.w4a16.workspace import Workspace
@@ -19,6 +19,7 @@ __all__ = [
     "Plans",
     "Tile",
     "Workspace",
+    "computes_codes",
     "dequantize",
     "fitting_group_size",
     "kernel_group_size",

@@ -7,6 +7,7 @@ from torch import Tensor
 from kernels.compensator import naive
 from kernels.compensator.layout import GpuCompensator
 from kernels.w4a16.layout import GpuWeight
+from kernels.w4a16.plan import computes_codes
 from kernels.w4a16.table import Plans
 from kernels.w4a16.workspace import Workspace
 
@@ -32,7 +33,6 @@ class GpuProducts:
 
         self._plans, self._workspace = plans, workspace
         self._fused, self._dense, self._codes = gpu.multiply, dense.multiply, compensator_gpu.gated_codes
-        self._computes_codes = gpu.computes_codes
 
     def multiply(
         self,
@@ -64,7 +64,6 @@ class GpuProducts:
             if compensator is not None and codes is None:  # the library is fastest with many rows
                 codes = naive.gated_codes(x, compensator)[None]
             return self._dense(x, weight, self._workspace, compensator=compensator, codes=codes)
-        inside = self._computes_codes(weight, plan, compensator, len(x))
-        if compensator is not None and codes is None and not inside:
+        if compensator is not None and codes is None and not computes_codes(compensator, len(x)):
             codes = self._codes(x, compensator, self._workspace)
         return self._fused(x, weight, plan, self._workspace, compensator=compensator, codes=codes)

@@ -23,11 +23,6 @@ def tile_for(plan: LayerPlan, weight: GpuWeight, rows: int) -> FewTile | None:
     return next((tile for tile in plan.few if rows <= tile.rows), None)
 
 
-def computes_codes(compensator: GpuCompensator) -> bool:
-    """Whether the launch computes this compensator's codes itself; gates wait for a sum of their own."""
-    return compensator.gate is None
-
-
 def launch(
     x: Tensor,
     weight: GpuWeight,

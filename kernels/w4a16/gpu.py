@@ -6,13 +6,16 @@ from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
 from kernels.producer import total
+from kernels.producer.workspace import slice_columns, step_columns
+from kernels.tensor_checks import power_of_two
 from kernels.w4a16 import few_rows
 from kernels.w4a16.kernel import w4a16_kernel
 from kernels.w4a16.layout import GpuWeight
-from kernels.w4a16.plan import FewTile, LayerPlan, Tile, launch_rows
+from kernels.w4a16.plan import FewTile, LayerPlan, Tile, computes_codes, launch_rows
 from kernels.w4a16.workspace import Workspace
 
 DTYPES = (torch.float16, torch.bfloat16)
+_CODE_STEP = 128  # columns of A and x that a program multiplies at once
 _ADDED_INSIDE = 16  # rows up to which the kernel adds partial codes; either way in the same order
 
 
@@ -45,7 +48,7 @@ def multiply(
         workspace: Not used by another launch that may run at once.
         compensator: B of it is in the type of ``x``.
         codes: float32 ``(P, M, S R)``, partial codes, whose sum over P is the codes; given if ``compensator``
-            is, unless :func:`computes_codes`.
+            is, unless :func:`kernels.w4a16.plan.computes_codes`.
 
     Returns:
         ``(M, N)``.
@@ -54,11 +57,12 @@ def multiply(
         ValueError: Something does not fit the kernel.
     """
     check(x, weight)
-    few = _few_tile(weight, plan, x.shape[0])
-    if codes is None and compensator is not None and few is not None and few_rows.computes_codes(compensator):
+    inside = codes is None and computes_codes(compensator, x.shape[0])
+    if inside and compensator is not None:
         check_compensator(x, weight, compensator)
     else:
         check_correction(x, weight, compensator, codes)
+    few = _few_tile(weight, plan, x.shape[0])
     if few is not None:
         return few_rows.multiply(x, weight, few, plan.parts, workspace, compensator, codes)
     y = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype, device=x.device)
@@ -71,13 +75,6 @@ def multiply(
         own_codes = None if codes is None else codes[:, own].contiguous()
         launch(x[own], weight, tile, plan.parts, workspace, y[own], compensator, own_codes)
     return y
-
-
-def computes_codes(weight: GpuWeight, plan: LayerPlan, compensator: GpuCompensator | None, rows: int) -> bool:
-    """Whether a product of so many rows computes the codes of its compensator itself, with the bits that they
-    have from kernels in front of it."""
-    few = _few_tile(weight, plan, rows)
-    return compensator is not None and few is not None and few_rows.computes_codes(compensator)
 
 
 def _few_tile(weight: GpuWeight, plan: LayerPlan, rows: int) -> FewTile | None:
@@ -95,12 +92,26 @@ def launch(
     compensator: GpuCompensator | None,
     codes: Tensor | None,
 ) -> None:
-    """One launch on arguments that :func:`check` has seen; fills ``y``."""
-    rows, padded = x.shape[0], weight.padded_outputs
+    """One launch on arguments that :func:`check` has seen; fills ``y``.
+
+    It computes the codes of a compensator that is given without them.
+    """
+    rows, columns, padded = x.shape[0], weight.in_features, weight.padded_outputs
     if padded % tile.outputs:
         raise ValueError(f"tiles of {tile.outputs} outputs do not divide {padded}; use 64")
-    grid = (triton.cdiv(rows, tile.rows), padded // tile.outputs, tile.split)
-    tiles = grid[0] * grid[1] if tile.split > 1 else 0
+    grid: tuple[int, ...] = (triton.cdiv(rows, tile.rows), padded // tile.outputs, tile.split)
+    counters = grid[0] * grid[1] if tile.split > 1 else 0
+    sums = parts * grid[0] * tile.rows * padded if parts > 1 else 0
+    memory, slices, slice_size, step, width = workspace.partials(sums), 0, 16, 16, 16
+    if compensator is not None and codes is None:
+        width = compensator.code_width
+        slice_size = slice_columns(width, columns)
+        step = min(step_columns(width, columns), _CODE_STEP)
+        slices, groups = -(-columns // slice_size), -(-rows // 16)
+        memory = workspace.partials(sums + slices * rows * width)
+        counters = grid[0] * grid[1] + groups + 1 + rows * width
+        codes = memory[sums:]
+        grid = (slices * groups + grid[0] * grid[1] * grid[2],)
     options: dict[str, int] = {"num_warps": tile.warps, "num_stages": tile.stages}
     if compiled():
         options |= {"launch_pdl": tile.overlap} | ({"maxnreg": tile.registers} if tile.registers else {})
@@ -109,15 +120,16 @@ def launch(
         weight.words,
         weight.scales,
         weight.bias,
+        compensator.down if compensator is not None and slices else None,
         None if compensator is None else compensator.b,
         codes,
         y,
-        workspace.partials(parts * grid[0] * tile.rows * padded if parts > 1 else 0),
-        workspace.counters(tiles),
+        memory,
+        workspace.counters(counters),
         rows,
         N=weight.out_features,
         NP=padded,
-        K=weight.in_features,
+        K=columns,
         BM=tile.rows,
         BN=tile.outputs,
         G=weight.group_size,
@@ -127,8 +139,12 @@ def launch(
         HAS_BIAS=weight.bias is not None,
         R=0 if compensator is None else compensator.rank,
         S=1 if compensator is None else compensator.segments,
-        P=1 if codes is None else codes.shape[0],
+        P=1 if codes is None or slices else codes.shape[0],
         ENDS=(weight.out_features,) if compensator is None else compensator.ends,
+        SLICES=slices,
+        SLICE=slice_size,
+        BLOCK_C=step,
+        BLOCK_W=power_of_two(width),
         ASM=compiled(),
         FENCE=needs_fence(),
         PDL=tile.overlap and compiled(),

@@ -33,6 +33,8 @@ Callers fix PARTS per layer and GPU (:mod:`kernels.w4a16.plan`), so the first ro
 import triton
 import triton.language as tl
 
+from kernels.w4a16.own_codes import GROUP_ROWS, as_operand, awaited_codes, code_program, forget_codes
+
 
 @triton.jit
 def halves_f16(words):
@@ -232,23 +234,27 @@ def _load_b(b, outputs, owned, R: tl.constexpr):
 
 @triton.jit
 def _load_codes(
-    zg, rows, mask, segment, M, DTYPE: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr
-):
-    """zgᵀ (R, BM) of one projection in the compute type: the sum of P partial codes, in rising order."""
-    at = zg + rows[None, :] * (S * R) + (segment * R + tl.arange(0, R))[:, None]
-    codes = tl.load(at, mask=mask, other=0.0)
-    for each in tl.static_range(1, P):
-        codes += tl.load(at + each * M * (S * R), mask=mask, other=0.0)
-    if tl.float16 == DTYPE:  # 0 times an overflow would be NaN
-        codes = tl.where(codes == codes, tl.clamp(codes, -65504.0, 65504.0), codes)
-    return codes.to(DTYPE)
+    zg, counters, rows, mask, segment, M,
+    DTYPE: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr, INSIDE: tl.constexpr,
+):  # fmt: skip
+    """zgᵀ (R, BM) of one projection in the compute type: of this launch's first programs, or the sum of P
+    partial codes, in rising order."""
+    if INSIDE:
+        operand = awaited_codes(counters, rows, mask, segment, M, DTYPE, R, S)
+    else:
+        at = zg + rows[None, :] * (S * R) + (segment * R + tl.arange(0, R))[:, None]
+        codes = tl.load(at, mask=mask, other=0.0)
+        for each in tl.static_range(1, P):
+            codes += tl.load(at + each * M * (S * R), mask=mask, other=0.0)
+        operand = as_operand(codes, DTYPE)
+    return operand
 
 
 @triton.jit
 def _corrected(
-    sums, b, zg, rows, outputs, first_output, b_tile, zt, mask, M,
+    sums, b, zg, counters, rows, outputs, first_output, b_tile, zt, mask, M,
     BN: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr, ENDS: tl.constexpr,
-    ASM: tl.constexpr,
+    INSIDE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Adds the correction ``b_tile zt``, and those of projections that begin inside the tile."""
     sums += _product(b_tile, zt, ASM)
@@ -256,7 +262,7 @@ def _corrected(
         if ENDS[each - 1] % BN != 0:  # noqa: SIM102 (at compile time)
             if (first_output < ENDS[each - 1]) & (ENDS[each - 1] < first_output + BN):
                 owned = (outputs >= ENDS[each - 1]) & (outputs < ENDS[each])
-                further = _load_codes(zg, rows, mask, each, M, b.dtype.element_ty, R, S, P)
+                further = _load_codes(zg, counters, rows, mask, each, M, b.dtype.element_ty, R, S, P, INSIDE)
                 sums += _product(_load_b(b, outputs, owned, R), further, ASM)
     return sums
 
@@ -303,30 +309,25 @@ def sum_stored(at, stride, live, COUNT: tl.constexpr):
     return sums
 
 
-@triton.jit(do_not_specialize=["M"])  # one compilation for every row count
-def w4a16_kernel(
-    x, words, scales, bias, b, zg, y, partials, arrivals, M,
+@triton.jit
+def _tile_program(
+    x, words, scales, bias, b, zg, y, partials, arrivals, row_tile, row_tiles, output_tile, program, M,
     N: tl.constexpr, NP: tl.constexpr, K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
     LEVELS: tl.constexpr, HAS_BIAS: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
-    ENDS: tl.constexpr, ASM: tl.constexpr, FENCE: tl.constexpr, PDL: tl.constexpr,
+    ENDS: tl.constexpr, INSIDE: tl.constexpr, BLOCK_W: tl.constexpr,
+    ASM: tl.constexpr, FENCE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """``y = x Wᵀ + bias + zg Bᵀ`` on the grid ``(ceil(M / BM), NP / BN, SPLIT)``.
-
-    x (M, K); words, scales (groups, NP), bias (NP,) as packed; b (NP, R); zg float32 (P, M, S R), partial
-    codes; ENDS where the outputs of the S projections end; y (M, N); partials float32, room for
-    PARTS ceil(M / BM) BM NP sums; arrivals int32, zero before and after. SPLIT programs sum PARTS parts of K,
-    both powers of two.
-    LEVELS = log2(PARTS / SPLIT). G = 0: per channel. R = 0: no compensator.
-    """
-    row_tile, output_tile, program = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """A program's parts of K of one tile; the tile's last program completes it."""
     RUN: tl.constexpr = PARTS // SPLIT
+    TILES: tl.constexpr = NP // BN
     rows = row_tile * BM + tl.arange(0, BM)
     first_output = output_tile * BN
     outputs = first_output + tl.arange(0, BN)
     chunks: tl.constexpr = (K + 127) // 128
     part = program * RUN
     live = rows[None, :] < M  # padding would be most of what is stored, where rows are few
+    code_counters = arrivals + row_tiles * TILES
     segment = 0
     if R > 0:
         end = ENDS[0]
@@ -334,16 +335,16 @@ def w4a16_kernel(
             beyond = first_output >= ENDS[each]
             segment += beyond.to(tl.int32)
             end = tl.where(beyond, ENDS[each + 1], end)
-        if SPLIT == 1:
+        if SPLIT == 1 and not INSIDE:
             b_tile = _load_b(b, outputs, outputs < end, R)
         elif ASM:
             _prefetch(b + outputs * R)
     if PDL:  # constants may be read before the kernel in front has ended
         _prefetch(word_pointers(words, first_output, part * chunks // PARTS, chunks, BN))
         tl.extra.cuda.gdc_wait()
-    if R > 0 and SPLIT == 1:  # else beside the sums of the other programs, which come as late
-        zt = _load_codes(zg, rows, live, segment, M, b.dtype.element_ty, R, S, P)
-    place = (row_tile * tl.num_programs(1) + output_tile) * SPLIT + program
+    if R > 0 and SPLIT == 1 and not INSIDE:  # else beside the sums of the other programs, which come as late
+        zt = _load_codes(zg, code_counters, rows, live, segment, M, b.dtype.element_ty, R, S, P, False)
+    place = (row_tile * TILES + output_tile) * SPLIT + program
     halves = partials
     if LEVELS > 0:
         halves = partials + place.to(tl.int64) * (LEVELS * BN * BM)
@@ -353,28 +354,70 @@ def w4a16_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     complete = True
     if SPLIT > 1:
-        shared = partials + tl.num_programs(0).to(tl.int64) * (BM * NP * SPLIT * LEVELS)
+        shared = partials + row_tiles.to(tl.int64) * (BM * NP * SPLIT * LEVELS)
         stride = tl.cast(M, tl.int64) * NP
         places = rows.to(tl.int64)[None, :] * NP + outputs[:, None]
         tl.store(shared + program * stride + places, sums, mask=live)
         tl.debug_barrier()  # Triton 3.6 puts none before an atomic that releases
-        counter = arrivals + output_tile * tl.num_programs(0) + row_tile
+        counter = arrivals + output_tile * row_tiles + row_tile
         complete = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == SPLIT - 1
     if complete:
+        if R > 0 and (SPLIT > 1 or INSIDE):
+            b_tile = _load_b(b, outputs, outputs < end, R)
+            zt = _load_codes(zg, code_counters, rows, live, segment, M, b.dtype.element_ty, R, S, P, INSIDE)
         if SPLIT > 1:
-            if R > 0:
-                b_tile = _load_b(b, outputs, outputs < end, R)
-                zt = _load_codes(zg, rows, live, segment, M, b.dtype.element_ty, R, S, P)
             sums = sum_stored(shared + places, stride, live, SPLIT)
             tl.store(counter, 0)
         if R > 0:
-            sums = _corrected(sums, b, zg, rows, outputs, first_output, b_tile, zt, live, M,
-                              BN, R, S, P, ENDS, ASM)  # fmt: skip
+            sums = _corrected(sums, b, zg, code_counters, rows, outputs, first_output, b_tile, zt, live, M,
+                              BN, R, S, P, ENDS, INSIDE, ASM)  # fmt: skip
         if HAS_BIAS:
             sums += tl.load(bias + outputs).to(tl.float32)[:, None]
         mask = live & (outputs[:, None] < N)
         target = y + rows.to(tl.int64)[None, :] * N + outputs[:, None]
         tl.store(target, sums.to(y.dtype.element_ty), mask=mask)
+        if INSIDE:
+            forget_codes(code_counters, M, S * R, BLOCK_W, row_tiles * TILES)
+
+
+@triton.jit(do_not_specialize=["M"])  # one compilation for every row count
+def w4a16_kernel(
+    x, words, scales, bias, a, b, zg, y, partials, arrivals, M,
+    N: tl.constexpr, NP: tl.constexpr, K: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
+    LEVELS: tl.constexpr, HAS_BIAS: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
+    ENDS: tl.constexpr, SLICES: tl.constexpr, SLICE: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_W: tl.constexpr, ASM: tl.constexpr, FENCE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """``y = x Wᵀ + bias + zg Bᵀ`` on the grid ``(ceil(M / BM), NP / BN, SPLIT)``.
+
+    x (M, K); words, scales (groups, NP), bias (NP,) as packed; b (NP, R); zg float32 (P, M, S R), partial
+    codes; ENDS where the outputs of the S projections end; y (M, N); partials float32, room for
+    PARTS ceil(M / BM) BM NP sums; arrivals int32, zero before and after. SPLIT programs sum PARTS parts of K,
+    both powers of two.
+    LEVELS = log2(PARTS / SPLIT). G = 0: per channel. R = 0: no compensator.
+
+    SLICES > 0: the launch computes the codes from A, ``a (K, S R)``, in slices of SLICE columns; the grid is
+    then one axis, SLICES ceil(M / 16) programs before the others, zg is room for (SLICES, M, S R) partial
+    codes, and arrivals has room for what :mod:`kernels.w4a16.own_codes` says.
+    """
+    if SLICES == 0:
+        _tile_program(x, words, scales, bias, b, zg, y, partials, arrivals,
+                      tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2), M,
+                      N, NP, K, BM, BN, G, PARTS, SPLIT, LEVELS, HAS_BIAS, R, S, P, ENDS, False, BLOCK_W,
+                      ASM, FENCE, PDL)  # fmt: skip
+    else:
+        program, row_tiles = tl.program_id(0), tl.cdiv(M, BM)
+        first = SLICES * tl.cdiv(M, GROUP_ROWS)
+        if program < first:
+            code_program(x, a, zg, arrivals + row_tiles * (NP // BN), program, M,
+                         K, S * R, BLOCK_W, SLICE, BLOCK_C, SLICES, ASM, PDL)  # fmt: skip
+        else:
+            tile = (program - first) // row_tiles
+            _tile_program(x, words, scales, bias, b, zg, y, partials, arrivals,
+                          (program - first) % row_tiles, row_tiles, tile % (NP // BN), tile // (NP // BN), M,
+                          N, NP, K, BM, BN, G, PARTS, SPLIT, LEVELS, HAS_BIAS, R, S, P, ENDS, True, BLOCK_W,
+                          ASM, FENCE, PDL)  # fmt: skip
 
 
 @triton.jit

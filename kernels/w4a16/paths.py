@@ -33,7 +33,7 @@ from kernels.tuning.timing import Timing, time_calls
 from kernels.w4a16 import dense, gpu, single_launch
 from kernels.w4a16.forked import Forked
 from kernels.w4a16.peers import Peers
-from kernels.w4a16.plan import LayerPlan
+from kernels.w4a16.plan import LayerPlan, computes_codes
 from kernels.w4a16.shapes import Shape
 from kernels.w4a16.workspace import Workspace, needed
 
@@ -102,9 +102,7 @@ class Paths:
         }
         if len(x) > self._plan.tile(len(x)).rows:
             del paths["single"]
-        if not gpu.computes_codes(
-            self._product.weights[0], self._plan, self._product.compensators[0], len(x)
-        ):
+        if not computes_codes(self._product.compensators[0], len(x)):
             del paths["inside"]
         return {name: path for name, path in paths.items() if name in self._wanted}
 

@@ -7,10 +7,13 @@ depend on rows.
 
 from dataclasses import dataclass
 
+from kernels.compensator.layout import GpuCompensator
 from kernels.w4a16.layout import TILE_INPUTS, TILE_OUTPUTS
 
 MAX_PARTS = 16
 SPLITS = (1, 2, 4, 8, 16)
+OWN_CODE_ROWS = 64
+"""Rows up to which a product computes the codes of its compensators itself."""
 PARTIAL_BYTES = 64 << 20
 """Bound of the partial sums of one launch; more rows are several launches."""
 
@@ -101,6 +104,12 @@ class LayerPlan:
     def tile(self, rows: int) -> Tile:
         """The tile for a row count."""
         return next((tile for limit, tile in self.tiles if rows <= limit), self.tiles[-1][1])
+
+
+def computes_codes(compensator: GpuCompensator | None, rows: int) -> bool:
+    """Whether a product of so many rows computes the codes of its compensator itself, with the bits that they
+    have from kernels in front of it. Gates wait for a sum of their own."""
+    return compensator is not None and compensator.gate is None and rows <= OWN_CODE_ROWS
 
 
 def launch_rows(rows: int, parts: int, padded_outputs: int, tile: Tile) -> int:

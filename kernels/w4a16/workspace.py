@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernels.compensator.layout import MAX_SLICES, scratch_needed
 from kernels.w4a16.layout import TILE_OUTPUTS, GpuWeight
-from kernels.w4a16.plan import LayerPlan, launch_rows
+from kernels.w4a16.plan import OWN_CODE_ROWS, LayerPlan, launch_rows
 
 
 class Workspace:
@@ -102,20 +102,15 @@ class Workspace:
 
 def needed(weight: GpuWeight, plan: LayerPlan, rows: int, code_width: int = 0) -> tuple[int, int]:
     """Partial sums and counters that a product with up to ``rows`` rows and so many codes a row takes."""
-    counts = [0]
+    counts = [max((tile.rows for tile in plan.few), default=0)]
     for limit, tile in (*plan.tiles, (rows, plan.tiles[-1][1])):
         once = launch_rows(min(rows, limit), plan.parts, weight.padded_outputs, tile)
         counts.append(-(-once // tile.rows) * tile.rows)
-    widest = max(counts)
-    partials, counters = _needed_for_few_rows(weight, plan, code_width)
-    if plan.parts == 1:
-        return partials, counters
-    tiles = weight.padded_outputs // TILE_OUTPUTS
-    return max(plan.parts * weight.padded_outputs * widest, partials), max(tiles * (widest // 16), counters)
-
-
-def _needed_for_few_rows(weight: GpuWeight, plan: LayerPlan, code_width: int) -> tuple[int, int]:
-    """The same of the kernel for few rows, which computes codes of that width itself."""
-    rows = max((tile.rows for tile in plan.few), default=0)
-    sums = plan.parts * rows * weight.padded_outputs + MAX_SLICES * rows * code_width
-    return sums, weight.padded_outputs // TILE_OUTPUTS + 2 + rows * code_width if rows else 0
+    widest, tiles = max(counts), weight.padded_outputs // TILE_OUTPUTS
+    partials = plan.parts * weight.padded_outputs * widest if plan.parts > 1 else 0
+    counters = tiles * max(widest // 16, 1)
+    if code_width:
+        coded = min(rows, OWN_CODE_ROWS)
+        partials += MAX_SLICES * coded * code_width
+        counters += -(-coded // 16) + 2 + coded * code_width
+    return partials, counters

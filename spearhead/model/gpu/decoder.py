@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.compensator import GpuCompensator
 from kernels.linear import BLOCK_ROWS
 from kernels.paged_attention import PagedBatch, paged_attention
 from kernels.producer import CodeWorkspace
@@ -44,6 +45,7 @@ class Products(Protocol):
     codes: CodeWorkspace
 
     def multiply(self, x: Tensor, linear: LinearWeights, codes: Tensor | None = None) -> Tensor: ...  # noqa: D102
+    def front(self, linear: LinearWeights, rows: int) -> GpuCompensator | None: ...  # noqa: D102
 
 
 class Replays(Protocol):
@@ -218,7 +220,7 @@ class GpuDecoder:
         output = self._complete(multiply(attended, layer.output), attended, layer.output)
         normed = self._norm(output, layer.post_attention_norm, normed.hidden, layer.gate_up)
         gate_up = multiply(normed.y, layer.gate_up, normed.codes)
-        activated = silu_mul(gate_up, layer.down.gpu_compensator, self.products.codes)
+        activated = silu_mul(gate_up, self.products.front(layer.down, len(gate_up)), self.products.codes)
         down = multiply(activated.y, layer.down, activated.codes)
         return self._complete(down, activated.y, layer.down), normed.hidden
 
@@ -234,7 +236,7 @@ class GpuDecoder:
             weight,
             self.config.rms_norm_eps,
             residual,
-            reader.gpu_compensator,
+            self.products.front(reader, len(x)),
             self.products.codes,
         )
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.compensator.layout import scratch_needed
+from kernels.compensator.layout import GpuCompensator, scratch_needed
 from kernels.linear import multiply_blocks
 from kernels.producer import CodeWorkspace, code_workspace, total_codes
-from kernels.w4a16 import GpuProducts, GpuWeight, Plans, Workspace
+from kernels.w4a16 import GpuProducts, GpuWeight, Plans, Workspace, computes_codes
 from kernels.w4a16.workspace import needed
 from spearhead.model.weights import LinearWeights, ModelWeights
 
@@ -69,6 +69,12 @@ class GpuLinears:
             y[:, first : first + count] += multiply_blocks(own, compensator.b[first : first + count])
             first += count
         return y
+
+    def front(self, linear: LinearWeights, rows: int) -> GpuCompensator | None:
+        """The compensator whose codes the kernel in front of a product of so many rows has to compute."""
+        compensator = linear.gpu_compensator
+        inside = isinstance(linear.weight, GpuWeight) and computes_codes(compensator, rows)
+        return None if inside else compensator
 
     def check_integrity(self) -> None:
         """Fails where a kernel was cut off and left counters behind.

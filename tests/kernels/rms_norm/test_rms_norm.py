@@ -133,6 +133,18 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(device, rows, make):
         assert torch.equal(alone.codes[:, 0], whole.codes[:, row])
 
 
+@pytest.mark.parametrize("columns", [192, 576, 1100, 2048, 4096, 5120])
+@pytest.mark.parametrize("rows", [1, 19, 70])
+def test_a_row_has_the_same_bits_with_codes_and_without(device, rows, columns):
+    dtype = torch.bfloat16
+    x, residual = (normal(rows, columns, seed=seed, dtype=dtype, device=device) for seed in (1, 2))
+    weight = normal(1, columns, seed=3, dtype=dtype, device=device)[0]
+    packed = static(columns, dtype, device)
+    for added in (None, residual):
+        plain, coded = (launch(x, weight, EPS, added, factors) for factors in (None, packed))
+        assert torch.equal(plain.y, coded.y) and torch.equal(plain.hidden, coded.hidden)
+
+
 def test_nan_stays_in_its_row(device):
     x = normal(3, 64, seed=1, dtype=torch.float32, device=device)
     x[1, 5] = float("nan")

@@ -101,6 +101,13 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(device, rows, gated):
         assert torch.equal(alone.codes[:, 0], whole.codes[:, row])
 
 
+@pytest.mark.parametrize("rows", [1, 70])
+def test_a_row_has_the_same_bits_with_codes_and_without(device, rows):
+    gate_up = normal(rows, 2200, seed=1, dtype=torch.bfloat16, device=device)
+    packed = compensator(1100, torch.bfloat16, device, gated=False)
+    assert torch.equal(launch(gate_up).y, launch(gate_up, packed).y)
+
+
 def test_large_gates_neither_overflow_nor_become_nan(device):
     gate_up = torch.tensor([[-6e4, 6e4, -100.0, 0.0, 1.0, 1.0, 1.0, 1.0]], device=device).half()
     assert launch(gate_up).y.tolist() == [[-0.0, 6e4, -0.0, 0.0]]

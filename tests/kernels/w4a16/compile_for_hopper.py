@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, ".")
 
+from kernels.tensor_checks import power_of_two
 from kernels.w4a16.gpu import needs_fence
 from kernels.w4a16.kernel import w4a16_kernel
 
@@ -28,15 +29,16 @@ def main() -> None:
     names = list(w4a16_kernel.arg_names)
     outcomes = []
     for case in json.loads(sys.argv[1]):
-        dtype, rows, outputs, warps, stages, registers, group, parts, split, rank, segments = case
+        dtype, rows, outputs, warps, stages, registers, group, parts, split, rank, segments, slices = case
         constants = {
             "N": 4096, "NP": 4096, "K": 4096, "BM": rows, "BN": outputs, "G": group, "PARTS": parts,
             "SPLIT": split, "LEVELS": (parts // split).bit_length() - 1,
             "HAS_BIAS": True, "R": rank, "S": segments, "P": 16,
             "ENDS": tuple(4096 // segments * (each + 1) for each in range(segments)),
+            "SLICES": slices, "SLICE": 256, "BLOCK_C": 128, "BLOCK_W": power_of_two(rank * segments),
             "ASM": True, "FENCE": needs_fence(), "PDL": False,
         }  # fmt: skip
-        types = {"x": f"*{dtype}", "b": f"*{dtype}", "y": f"*{dtype}", **TYPES}
+        types = TYPES | dict.fromkeys(("x", "a", "b", "y"), f"*{dtype}")
         signature = {name: "constexpr" if name in constants else types[name] for name in names}
         aligned = [name for name, kind in signature.items() if kind.startswith("*")]
         source = ASTSource(

@@ -8,7 +8,8 @@ import torch
 
 from kernels.compensator import naive
 from kernels.producer import total_codes
-from kernels.w4a16 import GpuProducts, Plans
+from kernels.w4a16 import GpuProducts, Plans, computes_codes
+from kernels.w4a16.plan import OWN_CODE_ROWS
 from tests.kernels.w4a16.problems import (
     CORRECTED_BOUND,
     DEVICE,
@@ -172,7 +173,7 @@ def test_a_row_range_sees_only_its_own_projection():
     ],
 )
 def test_codes_that_do_not_fit_are_refused(codes, message):
-    problem = Problem(rows=2, outputs=64, inputs=128, projections=((64, 16, False),))
+    problem = Problem(rows=2, outputs=64, inputs=128, projections=((64, 16, True),))
     layer = plan()
     with pytest.raises(ValueError, match=message):
         gpu.multiply(
@@ -183,6 +184,56 @@ def test_codes_that_do_not_fit_are_refused(codes, message):
             compensator=problem.compensator(),
             codes=None if codes is None else codes.to(DEVICE),
         )
+
+
+STATIC = ((100, 4, False), (60, 16, False), (96, 8, False))
+
+
+@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize("rows", [1, 16, 37, OWN_CODE_ROWS])
+def test_a_product_computes_codes_as_the_kernels_in_front_do(rows, split):
+    problem = Problem(rows=rows, outputs=256, inputs=700, projections=STATIC, dtype=torch.bfloat16)
+    layer = plan(32, 128, split, 2)
+    scratch, compensator, weight = workspace(problem, layer), problem.compensator(), problem.weight()
+    codes = compensator_gpu.gated_codes(problem.x, compensator, scratch)
+    expected = gpu.multiply(problem.x, weight, layer, scratch, compensator=compensator, codes=codes)
+    y = gpu.multiply(problem.x, weight, layer, scratch, compensator=compensator)
+    if DEVICE == "cuda":
+        assert torch.equal(y, expected)
+    assert relative_error(y, expected) < 1e-3  # numpy adds columns of other steps in another order
+    scratch.check_integrity()
+
+
+def test_a_row_has_the_same_bits_whether_or_not_others_come_with_it_and_the_launch_computes_codes():
+    problem = Problem(rows=OWN_CODE_ROWS, outputs=256, inputs=700, projections=STATIC)
+    layer = plan(32, 64, 2)
+    scratch, compensator, weight = workspace(problem, layer), problem.compensator(), problem.weight()
+    y = gpu.multiply(problem.x, weight, layer, scratch, compensator=compensator)
+    for first, count in ((0, 1), (7, 20), (63, 1)):
+        own = problem.x[first : first + count].clone()
+        part = gpu.multiply(own, weight, layer, scratch, compensator=compensator)
+        assert torch.equal(part, y[first : first + count])
+
+
+def test_codes_of_nan_and_of_zero_are_no_missing_codes():
+    problem = Problem(rows=20, outputs=64, inputs=128, projections=((64, 16, False),))
+    layer = plan(16)
+    scratch, compensator, weight = workspace(problem, layer), problem.compensator(), problem.weight()
+    problem.x[2] = 0
+    problem.x[17] = torch.nan
+    y = gpu.multiply(problem.x, weight, layer, scratch, compensator=compensator)
+    assert not bool(y[2].any()) and bool(y[17].isnan().all())
+    others = [row for row in range(20) if row != 17]
+    assert bool(y[others].isfinite().all())
+    scratch.check_integrity()
+
+
+def test_more_rows_than_a_product_computes_codes_for_are_refused():
+    problem = Problem(rows=OWN_CODE_ROWS + 1, outputs=64, inputs=128, projections=((64, 16, False),))
+    layer, compensator = plan(), problem.compensator()
+    assert computes_codes(compensator, OWN_CODE_ROWS) and not computes_codes(compensator, problem.rows)
+    with pytest.raises(ValueError, match="belong together"):
+        gpu.multiply(problem.x, problem.weight(), layer, workspace(problem, layer), compensator=compensator)
 
 
 def test_a_single_launch_refuses_more_rows_than_a_tile():

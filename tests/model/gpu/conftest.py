@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.compensator import GpuCompensator
 from kernels.linear import multiply_blocks
 from kernels.producer import CodeWorkspace, gated_codes, total_codes
 from kernels.w4a16 import GpuWeight, dequantize, pack_gpu, unpack_gpu
@@ -36,6 +37,9 @@ class ReferenceLinears:
     def __init__(self) -> None:
         self.codes = CodeWorkspace(partials=torch.empty(0), arrivals=torch.empty(0))
         self.codes_received = 0
+
+    def front(self, linear: LinearWeights, rows: int) -> GpuCompensator | None:
+        return linear.gpu_compensator
 
     def multiply(self, x: Tensor, linear: LinearWeights, codes: Tensor | None = None) -> Tensor:
         weight, compensator = linear.weight, linear.gpu_compensator
