@@ -32,6 +32,7 @@ from kernels.tuning.timing import rotation
 from kernels.w4a16 import dense, gpu
 from kernels.w4a16.forked import Forked
 from kernels.w4a16.plan import LayerPlan, computes_codes
+from kernels.w4a16.rooms import Rooms, room_words
 from kernels.w4a16.shapes import ModelShape
 from kernels.w4a16.table import Plans
 from kernels.w4a16.workspace import Workspace, needed
@@ -107,6 +108,7 @@ class Layers:
             )
             self.parts.append(Part(name=shape.name, product=product, plan=plan, front=front, forked=forked))
         self._workspace = _workspace(self.parts, rows, device)
+        self._rooms = Rooms(device)
 
     def run(self, path: str, rows: int, copy: int) -> list[Tensor]:
         """One layer by one path: the four products' results."""
@@ -121,6 +123,9 @@ class Layers:
             yield part.name, relative_error(y, product.expected(produced.x, law)), bound
 
     def _steps(self, path: str, rows: int, copy: int) -> Iterator[tuple[Part, Produced, Tensor]]:
+        if path == "served" and copy == 0:  # as a decoder does for all layers of a pass
+            once = sum(room_words(part.product.compensators[0], rows) for part in self.parts)
+            self._rooms.start(self.copies * once)
         for part in self.parts:
             produced = part.front.run(rows, self._folds(path, part, copy, rows))
             yield part, produced, self._multiply(path, part, copy, produced)
@@ -135,6 +140,7 @@ class Layers:
     def _multiply(self, path: str, part: Part, copy: int, produced: Produced) -> Tensor:
         weight, compensator = part.product.weights[copy], part.product.compensators[copy]
         x, codes = produced.x, produced.codes
+        rows = len(x)
         if path == "forked":
             return part.forked.multiply(x, weight, part.plan, self._workspace, compensator)
         if path == "separate":
@@ -148,6 +154,8 @@ class Layers:
         }
         if path in ("dense", "extended"):
             return dense.multiply(x, weight, self._workspace, **given)
+        if inside:
+            given["room"] = self._rooms.take(room_words(compensator, rows))
         y = gpu.multiply(x, weight, part.plan, self._workspace, **given)
         if path == "naive":
             naive.add_correction(y, naive.gated_codes(x, compensator), compensator)

@@ -39,7 +39,7 @@ def few_tiles(rows: int, padded_outputs: int) -> list[FewTile]:
     """Tiles of the kernel for few rows.
 
     Args:
-        rows: 8 or 16.
+        rows: 8, 16 or 32.
         padded_outputs: N, a multiple of 64.
     """
     shapes = [shape for shape in ((64, 4), (64, 6), (128, 3), (128, 4)) if padded_outputs % shape[0] == 0]

@@ -14,6 +14,7 @@ from kernels.tuning.products import BOUNDS, Product, relative_error
 from kernels.tuning.timing import time_calls
 from kernels.w4a16 import dense, gpu
 from kernels.w4a16.plan import FewTile, LayerPlan, Tile, computes_codes
+from kernels.w4a16.rooms import Rooms, room_words
 from kernels.w4a16.workspace import Workspace
 
 DENSE_ROWS = (128, 256, 512, 1024)
@@ -46,6 +47,7 @@ class Search:
     ) -> None:
         self._product, self._workspace = product, workspace
         self._threads, self._report = threads, report
+        self._rooms = Rooms(product.dense.device)
         self.failures: list[str] = []
 
     def plan(self) -> LayerPlan:
@@ -93,9 +95,13 @@ class Search:
     def _corrected(self, x: Tensor, copy: int, plan: LayerPlan) -> Tensor:
         """A product with compensators, and its codes where it does not compute them itself."""
         weight, compensator = self._product.weights[copy], self._product.compensators[copy]
+        words = room_words(compensator, len(x))
+        if copy == 0:  # as a decoder does for all layers of a pass
+            self._rooms.start(words * len(self._product.weights))
         inside = computes_codes(compensator, len(x))
         codes = None if inside else gated_codes(x, compensator, self._workspace)
-        return gpu.multiply(x, weight, plan, self._workspace, compensator=compensator, codes=codes)
+        room = self._rooms.take(words) if inside else None
+        return gpu.multiply(x, weight, plan, self._workspace, compensator=compensator, codes=codes, room=room)
 
     def _corrected_us(self, plan: LayerPlan, rows: int) -> float | None:
         """Its time; ``None`` where its bits are not those of the kernel for any row count."""

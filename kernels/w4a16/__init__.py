@@ -5,6 +5,7 @@ from kernels.w4a16.dispatch import GpuProducts, Phase
 from kernels.w4a16.layout import GpuWeight, kernel_group_size, pack_gpu, unpack_gpu, with_bias
 from kernels.w4a16.plan import LayerPlan, Tile, computes_codes
 from kernels.w4a16.reference import CODE_MAX, CODE_MIN, dequantize, linear, pack, unpack
+from kernels.w4a16.rooms import Rooms, room_words
 from kernels.w4a16.table import Plans
 from kernels.w4a16.workspace import Workspace
 
@@ -17,6 +18,7 @@ __all__ = [
     "PackedWeight",
     "Phase",
     "Plans",
+    "Rooms",
     "Tile",
     "Workspace",
     "computes_codes",
@@ -29,6 +31,7 @@ __all__ = [
     "pack_codes",
     "pack_gpu",
     "packs",
+    "room_words",
     "unpack",
     "unpack_gpu",
     "with_bias",

@@ -42,6 +42,7 @@ class GpuProducts:
         phase: Phase,
         compensator: GpuCompensator | None = None,
         codes: Tensor | None = None,
+        room: Tensor | None = None,
     ) -> Tensor:
         """``x weightᵀ + bias + codes Bᵀ`` in the type of ``x``.
 
@@ -52,6 +53,7 @@ class GpuProducts:
             compensator: ``None`` = no correction.
             codes: float32 ``(P, M, S R)``, partial codes, where a kernel in front has computed them;
                 else they are computed here.
+            room: As :func:`kernels.w4a16.gpu.multiply` takes it.
 
         Returns:
             ``(M, N)``.
@@ -66,4 +68,4 @@ class GpuProducts:
             return self._dense(x, weight, self._workspace, compensator=compensator, codes=codes)
         if compensator is not None and codes is None and not computes_codes(compensator, len(x)):
             codes = self._codes(x, compensator, self._workspace)
-        return self._fused(x, weight, plan, self._workspace, compensator=compensator, codes=codes)
+        return self._fused(x, weight, plan, self._workspace, compensator=compensator, codes=codes, room=room)

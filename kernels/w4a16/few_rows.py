@@ -32,6 +32,7 @@ def launch(
     y: Tensor,
     compensator: GpuCompensator | None,
     codes: Tensor | None,
+    room: Tensor | None,
 ) -> None:
     """One launch on arguments that :func:`kernels.w4a16.gpu.check` has seen; fills ``y``.
 
@@ -44,6 +45,7 @@ def launch(
         y: ``(M, N)``.
         compensator: ``None`` = no correction.
         codes: float32 ``(P, M, S R)``, partial codes; ``None`` = computed here.
+        room: int32 zeros, used up by a launch that computes codes.
 
     Raises:
         ValueError: The tile does not divide the outputs.
@@ -59,9 +61,8 @@ def launch(
         size, step = slice_columns(width, columns), step_columns(width, columns)
         slices, own = -(-columns // size), compensator.down
         memory = workspace.partials(sums + slices * rows * width)
-        counters = workspace.counters(tiles + 2 + rows * width)
         codes = memory[sums:]
-    few_rows_kernel[(slices + tiles * parts,)](
+    few_rows_kernel[(slices * -(-rows // 16) + tiles * parts,)](
         x,
         weight.words,
         weight.scales,
@@ -69,6 +70,7 @@ def launch(
         own,
         None if compensator is None else compensator.b,
         codes,
+        room,
         y,
         memory,
         counters,
@@ -104,9 +106,10 @@ def multiply(
     workspace: Workspace,
     compensator: GpuCompensator | None,
     codes: Tensor | None,
+    room: Tensor | None,
 ) -> Tensor:
     """:func:`launch` into a new tensor ``(M, N)``; M may be 0."""
     y = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype, device=x.device)
     if x.shape[0]:
-        launch(x, weight, tile, parts, workspace, y, compensator, codes)
+        launch(x, weight, tile, parts, workspace, y, compensator, codes, room)
     return y

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,no-any-return"
 # Gluon, the layer of Triton with explicit layouts, has no types that a checker knows.
-"""Codes of compensators in the kernel for few rows: computed by its first programs, awaited by the others."""
+"""Codes of compensators in the kernel for few rows, by the protocol of :mod:`kernels.w4a16.own_codes`."""
 
 import triton.language as tl
 from triton.experimental import gluon
@@ -8,13 +8,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from kernels import tensor_checks
+from kernels.w4a16 import own_codes
 
 # Renamed after Triton 3.7.
 copy = getattr(
     async_copy, "async_load" if "async_load" in async_copy.__all__ else "async_copy_global_to_shared"
 )
 power_of_two = gluon.constexpr_function(tensor_checks.power_of_two)
-_PATIENCE = gl.constexpr(1 << 20)  # polls, each most of a microsecond
+_awaited, _as_words = gluon.jit(own_codes.awaited.fn), gluon.jit(own_codes.as_words.fn)
 
 
 @gluon.constexpr_function
@@ -55,27 +56,29 @@ def given_codes(zg, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constex
 
 
 @gluon.jit
-def awaited_codes(totals, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr):
-    """Codes (BM, R) of one projection as soon as the first programs of this launch have written them.
-
-    A place that holds zero bits is not written yet; a wait that does not end leaves NaN. Each place is one
-    thread's: copies of it could see it written or not.
-    """
-    places, mask = _code_places(segment, M, BM, R, S)
-    bits = gl.load(totals + places, mask=mask, other=1, volatile=True)
-    tries = 0
-    while (gl.min(gl.min(gl.where(bits == 0, 0, 1), 1), 0) == 0) & (tries < _PATIENCE):
-        bits = gl.load(totals + places, mask=mask, other=1, volatile=True)
-        tries += 1
-    codes = gl.where(bits == 0, float("nan"), bits.to(gl.float32, bitcast=True))
-    return gl.where(mask, codes, 0.0)
+def _codes_of(room, M):
+    return room + 4 * gl.cdiv(M, 16)
 
 
 @gluon.jit
-def _copy_columns(x, x_tile, first_column, M, K: gl.constexpr):
+def seen_codes(room, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr):
+    """What is written now of the codes (BM, R) of one projection, as words."""
+    places, mask = _code_places(segment, M, BM, R, S)
+    return gl.load(_codes_of(room, M) + places, mask=mask, other=1, volatile=True)
+
+
+@gluon.jit
+def awaited_codes(room, seen, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr):
+    """Codes (BM, R) of one projection as soon as the first programs of this launch have written them."""
+    places, mask = _code_places(segment, M, BM, R, S)
+    return gl.where(mask, _awaited(_codes_of(room, M) + places, seen), 0.0)
+
+
+@gluon.jit
+def _copy_columns(x, x_tile, first_row, first_column, M, K: gl.constexpr):
     """(16, columns) of ``x``; zeros where there are none."""
     layout: gl.constexpr = rows_layout(x_tile.shape[0], x_tile.shape[1], gl.num_warps())
-    row = gl.arange(0, x_tile.shape[0], gl.SliceLayout(1, layout))
+    row = first_row + gl.arange(0, x_tile.shape[0], gl.SliceLayout(1, layout))
     column = first_column + gl.arange(0, x_tile.shape[1], gl.SliceLayout(0, layout))
     mask = (row < M)[:, None] & (column < K)[None, :]
     copy(x_tile, x + row[:, None] * K + column[None, :], mask=mask)
@@ -93,16 +96,21 @@ def _copy_down(a, a_tile, first_column, K: gl.constexpr, WIDTH: gl.constexpr):
 
 @gluon.jit
 def code_program(
-    x, a, partials, counters, totals, part, M,
-    K: gl.constexpr, WIDTH: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_C: gl.constexpr, STEPS: gl.constexpr,
-    SLICES: gl.constexpr, PDL: gl.constexpr,
+    x, a, partials, room, program, M,
+    K: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr, BLOCK_W: gl.constexpr,
+    BLOCK_C: gl.constexpr, STEPS: gl.constexpr, SLICES: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Partial codes ``x Aᵀ`` of one slice of the columns; then the sums of some rows, as soon as all parts
-    are there. Takes the steps of :mod:`kernels.producer.kernel`, so that the bits are the same."""
+    """Partial codes ``x Aᵀ`` of 16 rows and one slice of the columns; the last slice to arrive adds them, of
+    ROWS rows, 8 or 16.
+
+    Takes the steps of :mod:`kernels.producer.kernel`, so that the bits are the same.
+    """
+    part, group = program % SLICES, program // SLICES
     WARPS: gl.constexpr = gl.num_warps()
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, WARPS], [16, 8])
-    ROWS: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
-    x_tile = gl.allocate_shared_memory(x.dtype.element_ty, [16, BLOCK_C], ROWS)
+    x_tile = gl.allocate_shared_memory(
+        x.dtype.element_ty, [16, BLOCK_C], gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    )
     a_tile = gl.allocate_shared_memory(
         a.dtype.element_ty, [BLOCK_C, BLOCK_W], gl.SwizzledSharedLayout(8, 1, BLOCK_W // 8, [1, 0])
     )
@@ -114,45 +122,28 @@ def code_program(
         _copy_down(a, a_tile, first, K, WIDTH)
         if PDL and step == 0:
             tl.extra.cuda.gdc_wait()
-        _copy_columns(x, x_tile, first, M, K)
+        _copy_columns(x, x_tile, 16 * group, first, M, K)
         async_copy.commit_group()
         async_copy.wait_group(0)
         tl.debug_barrier()
         left = x_tile.load(gl.DotOperandLayout(0, SUMS, 2))
         own = mma_v2(left, a_tile.load(gl.DotOperandLayout(1, SUMS, 2)), own)
-    row = gl.arange(0, 16, gl.SliceLayout(1, SUMS))
+    row = 16 * group + gl.arange(0, 16, gl.SliceLayout(1, SUMS))
     place = gl.arange(0, BLOCK_W, gl.SliceLayout(0, SUMS))
-    at = partials + (part * M + row)[:, None] * WIDTH + place[None, :]
-    gl.store(at, own, mask=(row < M)[:, None] & (place < WIDTH)[None, :])
+    at = row[:, None] * WIDTH + place[None, :]
+    mask = (row < M)[:, None] & (place < WIDTH)[None, :]
+    gl.store(partials + part * M * WIDTH + at, own, mask=mask)
     tl.debug_barrier()  # none is put before an atomic that releases
-    arrived = gl.atomic_add(counters, 1, sem="acq_rel", scope="gpu") + 1
-    if part < M:
-        tries = 0
-        while (arrived < SLICES) & (tries < _PATIENCE):
-            arrived = gl.atomic_add(counters, 0, sem="acquire", scope="gpu")
-            tries += 1
-        if arrived >= SLICES:
-            line: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
-            places = gl.arange(0, BLOCK_W, line)
-            for index in range(part, M, SLICES):
-                from_ = partials + index * WIDTH + places
-                total = gl.load(from_, mask=places < WIDTH, other=0.0, cache_modifier=".cg")
-                for each in gl.static_range(1, SLICES):
-                    total += gl.load(
-                        from_ + each * M * WIDTH, mask=places < WIDTH, other=0.0, cache_modifier=".cg"
-                    )
-                bits = gl.where(total == 0.0, -0.0, total).to(gl.int32, bitcast=True)
-                gl.store(totals + index * WIDTH + places, bits, mask=places < WIDTH)
-
-
-@gluon.jit
-def forget_codes(counters, totals, M, WIDTH: gl.constexpr, TILES: gl.constexpr):
-    """Counts a tile that has used the codes; after the last one all is zero again."""
-    tl.debug_barrier()  # every warp has read them
-    if gl.atomic_add(counters + 1, 1, sem="acq_rel", scope="gpu") == TILES - 1:
-        layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-        places = gl.arange(0, power_of_two(WIDTH), layout)
-        for row in range(M):
-            gl.store(totals + row * WIDTH + places, 0, mask=places < WIDTH)
-        gl.store(counters, 0)
-        gl.store(counters + 1, 0)
+    if gl.atomic_add(room + group, 1, sem="acq_rel", scope="gpu") == SLICES - 1:
+        layout: gl.constexpr = rows_layout(ROWS, BLOCK_W, WARPS)
+        sum_row = 16 * group + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        sum_place = gl.arange(0, BLOCK_W, gl.SliceLayout(0, layout))
+        sum_at = sum_row[:, None] * WIDTH + sum_place[None, :]
+        live = (sum_row < M)[:, None] & (sum_place < WIDTH)[None, :]
+        total = gl.zeros([ROWS, BLOCK_W], gl.float32, layout)
+        for first in range(0, SLICES, 8):  # at once as many as find registers
+            for each in gl.static_range(8):
+                from_ = partials + (first + each) * M * WIDTH + sum_at
+                there = live & (first + each < SLICES)
+                total += gl.load(from_, mask=there, other=0.0, cache_modifier=".cg")
+        gl.store(_codes_of(room, M) + sum_at, _as_words(total), mask=live)

@@ -7,8 +7,7 @@ takes to bring the weights. Here each warp steps by itself (``mma.sync``), 16 ou
 Steps have the same inputs in the same order, and on Hopper the same bits: those of the other kernel.
 
 The first programs compute the codes of compensators, while the others multiply; the program that completes a
-tile waits for them, which it seldom has to. That ends because a GPU starts programs in the order of their
-numbers, and the first ones wait for nobody but each other.
+tile waits for them, which it seldom has to (:mod:`kernels.w4a16.own_codes`).
 
 Everything a program reads is on its way before it waits for the kernel in front of it: the weights of its
 first chunks and all its scales in shared memory, then ``x``. Layouts are written out, since which register
@@ -25,10 +24,10 @@ from kernels.w4a16.few_rows_codes import (
     code_program,
     codes_operand,
     copy,
-    forget_codes,
     given_codes,
     power_of_two,
     rows_layout,
+    seen_codes,
 )
 from kernels.w4a16.kernel import halves_bf16, halves_f16
 
@@ -125,7 +124,7 @@ def _sum_stored(at, stride, live, COUNT: gl.constexpr):
 
 @gluon.jit
 def _tile_program(
-    x, words, scales, bias, b, zg, y, partials, counters, output_tile, part, M,
+    x, words, scales, bias, b, zg, room, y, partials, counters, output_tile, part, M,
     N: gl.constexpr, NP: gl.constexpr, K: gl.constexpr,
     BM: gl.constexpr, BN: gl.constexpr, G: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
     HAS_BIAS: gl.constexpr, R: gl.constexpr, S: gl.constexpr, P: gl.constexpr, ENDS: gl.constexpr,
@@ -187,6 +186,8 @@ def _tile_program(
             segment += beyond.to(gl.int32)
             end = gl.where(beyond, ENDS[each + 1], end)
         b_tile = _load_b(b, first_output, begin, end, R, BN, LEFT)
+        if INSIDE:  # on their way while the other programs are asked for
+            seen = seen_codes(room, segment, M, BM, R, S)
     complete = True
     if PARTS > 1:
         stride = M.to(gl.int64) * NP
@@ -198,9 +199,8 @@ def _tile_program(
         if PARTS > 1:
             gl.store(counters + output_tile, 0)
         if R > 0:
-            totals = counters + NP // BN + 2
             if INSIDE:
-                codes = awaited_codes(totals, segment, M, BM, R, S)
+                codes = awaited_codes(room, seen, segment, M, BM, R, S)
             else:
                 codes = given_codes(zg, segment, M, BM, R, S, P)
         if PARTS > 1:
@@ -211,13 +211,12 @@ def _tile_program(
                 if ENDS[each - 1] % BN != 0:  # noqa: SIM102 (at compile time)
                     if (first_output < ENDS[each - 1]) & (ENDS[each - 1] < first_output + BN):
                         if INSIDE:
-                            codes = awaited_codes(totals, each, M, BM, R, S)
+                            seen = seen_codes(room, each, M, BM, R, S)
+                            codes = awaited_codes(room, seen, each, M, BM, R, S)
                         else:
                             codes = given_codes(zg, each, M, BM, R, S, P)
                         own = _load_b(b, first_output, ENDS[each - 1], ENDS[each], R, BN, LEFT)
                         sums = mma_v2(own, codes_operand(codes, DTYPE, RIGHT), sums)
-            if INSIDE:
-                forget_codes(counters + NP // BN, totals, M, S * R, NP // BN)
         if HAS_BIAS:
             sums += gl.load(bias + outputs).to(gl.float32)[:, None]
         target = y + rows.to(gl.int64)[None, :] * N + outputs[:, None]
@@ -226,33 +225,36 @@ def _tile_program(
 
 @gluon.jit(do_not_specialize=["M"])  # one compilation for every row count
 def few_rows_kernel(
-    x, words, scales, bias, a, b, zg, y, partials, counters, M,
+    x, words, scales, bias, a, b, zg, room, y, partials, counters, M,
     N: gl.constexpr, NP: gl.constexpr, K: gl.constexpr,
     BM: gl.constexpr, BN: gl.constexpr, G: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
     HAS_BIAS: gl.constexpr, R: gl.constexpr, S: gl.constexpr, P: gl.constexpr, ENDS: gl.constexpr,
     SLICES: gl.constexpr, BLOCK_C: gl.constexpr, STEPS: gl.constexpr,
     PDL: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
-    """``y = x Wᵀ + bias + zg Bᵀ`` on the grid ``(SLICES + NP / BN PARTS,)``; M up to BM, 8 or 16.
+    """``y = x Wᵀ + bias + zg Bᵀ`` on the grid ``(SLICES ceil(M / 16) + NP / BN PARTS,)``; M up to BM.
 
     Arguments as of ``w4a16_kernel`` with SPLIT = PARTS, and G is 0 or a multiple of 128. SLICES = 0: zg are
-    codes of a kernel in front. Else the first SLICES programs compute them from A, ``a (K, S R)``, in slices
-    of STEPS BLOCK_C columns; zg is then room for (SLICES, M, S R) partial codes.
-    counters int32, zero before and after: NP / BN arrivals; with SLICES, two more, and (M, S R) codes.
+    codes of a kernel in front. Else the first programs compute them from A, ``a (K, S R)``, in slices
+    of STEPS BLOCK_C columns; zg is then memory for (SLICES, M, S R) partial codes, and room int32 zeros.
+    counters int32, NP / BN arrivals, zero before and after.
     """
     TILES: gl.constexpr = NP // BN
     if PDL and EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     program = gl.program_id(0)
+    first = SLICES * gl.cdiv(M, 16)
     if SLICES == 0:
-        _tile_program(x, words, scales, bias, b, zg, y, partials, counters, program % TILES, program // TILES,
-                      M, N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, False,
+        _tile_program(x, words, scales, bias, b, zg, room, y, partials, counters,
+                      program % TILES, program // TILES, M,
+                      N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, False,
                       PDL, EARLY)  # fmt: skip
-    elif program < SLICES:
-        code_program(x, a, zg, counters + TILES, counters + TILES + 2, program, M,
-                      K, S * R, power_of_two(S * R), BLOCK_C, STEPS, SLICES, PDL)  # fmt: skip
+    elif program < first:
+        code_program(x, a, zg, room, program, M,
+                     K, min(BM, 16), S * R, power_of_two(S * R), BLOCK_C, STEPS, SLICES, PDL)  # fmt: skip
     else:
-        program -= SLICES
-        _tile_program(x, words, scales, bias, b, zg, y, partials, counters, program % TILES, program // TILES,
-                      M, N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, True,
+        program -= first
+        _tile_program(x, words, scales, bias, b, zg, room, y, partials, counters,
+                      program % TILES, program // TILES, M,
+                      N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, True,
                       PDL, EARLY)  # fmt: skip

@@ -7,11 +7,12 @@ from torch import Tensor
 from kernels.compensator.layout import GpuCompensator
 from kernels.producer import total
 from kernels.producer.workspace import slice_columns, step_columns
-from kernels.tensor_checks import power_of_two
+from kernels.tensor_checks import power_of_two, require
 from kernels.w4a16 import few_rows
 from kernels.w4a16.kernel import w4a16_kernel
 from kernels.w4a16.layout import GpuWeight
 from kernels.w4a16.plan import FewTile, LayerPlan, Tile, computes_codes, launch_rows
+from kernels.w4a16.rooms import room_words
 from kernels.w4a16.workspace import Workspace
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -38,6 +39,7 @@ def multiply(
     *,
     compensator: GpuCompensator | None = None,
     codes: Tensor | None = None,
+    room: Tensor | None = None,
 ) -> Tensor:
     """``x weightᵀ + bias + codes Bᵀ`` in the type of ``x``, by the fused kernel.
 
@@ -49,6 +51,8 @@ def multiply(
         compensator: B of it is in the type of ``x``.
         codes: float32 ``(P, M, S R)``, partial codes, whose sum over P is the codes; given if ``compensator``
             is, unless :func:`kernels.w4a16.plan.computes_codes`.
+        room: int32 zeros, :func:`kernels.w4a16.rooms.room_words` of them, used up by a launch that computes
+            codes; ``None`` = made here, at the price of a launch.
 
     Returns:
         ``(M, N)``.
@@ -57,24 +61,34 @@ def multiply(
         ValueError: Something does not fit the kernel.
     """
     check(x, weight)
-    inside = codes is None and computes_codes(compensator, x.shape[0])
-    if inside and compensator is not None:
+    rows = x.shape[0]
+    if codes is None and compensator is not None and computes_codes(compensator, rows):
         check_compensator(x, weight, compensator)
+        room = _checked(room, x.device, room_words(compensator, rows))
     else:
         check_correction(x, weight, compensator, codes)
-    few = _few_tile(weight, plan, x.shape[0])
+        room = None
+    few = _few_tile(weight, plan, rows)
     if few is not None:
-        return few_rows.multiply(x, weight, few, plan.parts, workspace, compensator, codes)
-    y = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype, device=x.device)
-    tile = plan.tile(x.shape[0])
-    if codes is not None and codes.shape[0] > 1 and x.shape[0] > _ADDED_INSIDE:
+        return few_rows.multiply(x, weight, few, plan.parts, workspace, compensator, codes, room)
+    y = torch.empty(rows, weight.out_features, dtype=x.dtype, device=x.device)
+    tile = plan.tile(rows)
+    if codes is not None and codes.shape[0] > 1 and rows > _ADDED_INSIDE:
         codes = total.launch(codes)[None]
-    step = launch_rows(x.shape[0], plan.parts, weight.padded_outputs, tile)
-    for first in range(0, x.shape[0], max(step, 1)):
+    step = launch_rows(rows, plan.parts, weight.padded_outputs, tile)
+    for first in range(0, rows, max(step, 1)):
         own = slice(first, first + step)
         own_codes = None if codes is None else codes[:, own].contiguous()
-        launch(x[own], weight, tile, plan.parts, workspace, y[own], compensator, own_codes)
+        own_room = None if room is None or compensator is None else room[room_words(compensator, first) :]
+        launch(x[own], weight, tile, plan.parts, workspace, y[own], compensator, own_codes, own_room)
     return y
+
+
+def _checked(room: Tensor | None, device: torch.device, words: int) -> Tensor:
+    if room is None:
+        return torch.zeros(words, dtype=torch.int32, device=device)
+    require("room", room, shape=(words,), dtypes=(torch.int32,), device=device)
+    return room
 
 
 def _few_tile(weight: GpuWeight, plan: LayerPlan, rows: int) -> FewTile | None:
@@ -91,10 +105,11 @@ def launch(
     y: Tensor,
     compensator: GpuCompensator | None,
     codes: Tensor | None,
+    room: Tensor | None = None,
 ) -> None:
     """One launch on arguments that :func:`check` has seen; fills ``y``.
 
-    It computes the codes of a compensator that is given without them.
+    It computes the codes of a compensator that is given without them, and needs ``room`` then.
     """
     rows, columns, padded = x.shape[0], weight.in_features, weight.padded_outputs
     if padded % tile.outputs:
@@ -109,7 +124,6 @@ def launch(
         step = min(step_columns(width, columns), _CODE_STEP)
         slices, groups = -(-columns // slice_size), -(-rows // 16)
         memory = workspace.partials(sums + slices * rows * width)
-        counters = grid[0] * grid[1] + groups + 1 + rows * width
         codes = memory[sums:]
         grid = (slices * groups + grid[0] * grid[1] * grid[2],)
     options: dict[str, int] = {"num_warps": tile.warps, "num_stages": tile.stages}
@@ -123,6 +137,7 @@ def launch(
         compensator.down if compensator is not None and slices else None,
         None if compensator is None else compensator.b,
         codes,
+        room,
         y,
         memory,
         workspace.counters(counters),

@@ -33,7 +33,7 @@ Callers fix PARTS per layer and GPU (:mod:`kernels.w4a16.plan`), so the first ro
 import triton
 import triton.language as tl
 
-from kernels.w4a16.own_codes import GROUP_ROWS, as_operand, awaited_codes, code_program, forget_codes
+from kernels.w4a16.own_codes import GROUP_ROWS, as_operand, awaited, code_places, code_program
 
 
 @triton.jit
@@ -233,36 +233,43 @@ def _load_b(b, outputs, owned, R: tl.constexpr):
 
 
 @triton.jit
-def _load_codes(
-    zg, counters, rows, mask, segment, M,
-    DTYPE: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr, INSIDE: tl.constexpr,
-):  # fmt: skip
-    """zgᵀ (R, BM) of one projection in the compute type: of this launch's first programs, or the sum of P
-    partial codes, in rising order."""
-    if INSIDE:
-        operand = awaited_codes(counters, rows, mask, segment, M, DTYPE, R, S)
-    else:
-        at = zg + rows[None, :] * (S * R) + (segment * R + tl.arange(0, R))[:, None]
-        codes = tl.load(at, mask=mask, other=0.0)
-        for each in tl.static_range(1, P):
-            codes += tl.load(at + each * M * (S * R), mask=mask, other=0.0)
-        operand = as_operand(codes, DTYPE)
-    return operand
+def _given_codes(
+    zg, rows, mask, segment, M, DTYPE: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr
+):
+    """zgᵀ (R, BM) of one projection in the compute type: the sum of P partial codes, in rising order."""
+    at = zg + rows[None, :] * (S * R) + (segment * R + tl.arange(0, R))[:, None]
+    codes = tl.load(at, mask=mask, other=0.0)
+    for each in tl.static_range(1, P):
+        codes += tl.load(at + each * M * (S * R), mask=mask, other=0.0)
+    return as_operand(codes, DTYPE)
+
+
+@triton.jit
+def _own_codes(places, seen, mask, DTYPE: tl.constexpr, ASM: tl.constexpr):
+    """The same of this launch's first programs; ``seen`` is what was there before."""
+    codes = awaited(places, seen) if ASM else tl.load(places, mask=mask, other=0).to(tl.float32, bitcast=True)
+    return as_operand(tl.where(mask, codes, 0.0), DTYPE)
 
 
 @triton.jit
 def _corrected(
-    sums, b, zg, counters, rows, outputs, first_output, b_tile, zt, mask, M,
+    sums, b, zg, room, rows, outputs, first_output, b_tile, zt, mask, M,
     BN: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr, ENDS: tl.constexpr,
     INSIDE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Adds the correction ``b_tile zt``, and those of projections that begin inside the tile."""
+    DTYPE: tl.constexpr = b.dtype.element_ty
     sums += _product(b_tile, zt, ASM)
     for each in tl.static_range(1, S):
         if ENDS[each - 1] % BN != 0:  # noqa: SIM102 (at compile time)
             if (first_output < ENDS[each - 1]) & (ENDS[each - 1] < first_output + BN):
                 owned = (outputs >= ENDS[each - 1]) & (outputs < ENDS[each])
-                further = _load_codes(zg, counters, rows, mask, each, M, b.dtype.element_ty, R, S, P, INSIDE)
+                if INSIDE:
+                    places = code_places(room, rows, each, M, R, S)
+                    seen = tl.load(places, mask=mask, other=1, volatile=True)
+                    further = _own_codes(places, seen, mask, DTYPE, ASM)
+                else:
+                    further = _given_codes(zg, rows, mask, each, M, DTYPE, R, S, P)
                 sums += _product(_load_b(b, outputs, owned, R), further, ASM)
     return sums
 
@@ -311,14 +318,15 @@ def sum_stored(at, stride, live, COUNT: tl.constexpr):
 
 @triton.jit
 def _tile_program(
-    x, words, scales, bias, b, zg, y, partials, arrivals, row_tile, row_tiles, output_tile, program, M,
+    x, words, scales, bias, b, zg, room, y, partials, arrivals,
+    row_tile, row_tiles, output_tile, program, M,
     N: tl.constexpr, NP: tl.constexpr, K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
     LEVELS: tl.constexpr, HAS_BIAS: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
-    ENDS: tl.constexpr, INSIDE: tl.constexpr, BLOCK_W: tl.constexpr,
-    ASM: tl.constexpr, FENCE: tl.constexpr, PDL: tl.constexpr,
+    ENDS: tl.constexpr, INSIDE: tl.constexpr, ASM: tl.constexpr, FENCE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A program's parts of K of one tile; the tile's last program completes it."""
+    DTYPE: tl.constexpr = x.dtype.element_ty
     RUN: tl.constexpr = PARTS // SPLIT
     TILES: tl.constexpr = NP // BN
     rows = row_tile * BM + tl.arange(0, BM)
@@ -327,7 +335,6 @@ def _tile_program(
     chunks: tl.constexpr = (K + 127) // 128
     part = program * RUN
     live = rows[None, :] < M  # padding would be most of what is stored, where rows are few
-    code_counters = arrivals + row_tiles * TILES
     segment = 0
     if R > 0:
         end = ENDS[0]
@@ -335,7 +342,7 @@ def _tile_program(
             beyond = first_output >= ENDS[each]
             segment += beyond.to(tl.int32)
             end = tl.where(beyond, ENDS[each + 1], end)
-        if SPLIT == 1 and not INSIDE:
+        if SPLIT == 1:
             b_tile = _load_b(b, outputs, outputs < end, R)
         elif ASM:
             _prefetch(b + outputs * R)
@@ -343,13 +350,18 @@ def _tile_program(
         _prefetch(word_pointers(words, first_output, part * chunks // PARTS, chunks, BN))
         tl.extra.cuda.gdc_wait()
     if R > 0 and SPLIT == 1 and not INSIDE:  # else beside the sums of the other programs, which come as late
-        zt = _load_codes(zg, code_counters, rows, live, segment, M, b.dtype.element_ty, R, S, P, False)
+        zt = _given_codes(zg, rows, live, segment, M, DTYPE, R, S, P)
     place = (row_tile * TILES + output_tile) * SPLIT + program
     halves = partials
     if LEVELS > 0:
         halves = partials + place.to(tl.int64) * (LEVELS * BN * BM)
     sums = _sum_parts(x, words, scales, rows, outputs, first_output, part, halves, M, NP, K,
                       BM, BN, G, PARTS, RUN, ASM, FENCE)  # fmt: skip
+    if INSIDE:  # on their way while the other programs are asked for
+        code_words = code_places(room, rows, segment, M, R, S)
+        seen = tl.load(code_words, mask=live, other=1, volatile=True)
+        if SPLIT > 1:
+            b_tile = _load_b(b, outputs, outputs < end, R)
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     complete = True
@@ -362,27 +374,27 @@ def _tile_program(
         counter = arrivals + output_tile * row_tiles + row_tile
         complete = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == SPLIT - 1
     if complete:
-        if R > 0 and (SPLIT > 1 or INSIDE):
-            b_tile = _load_b(b, outputs, outputs < end, R)
-            zt = _load_codes(zg, code_counters, rows, live, segment, M, b.dtype.element_ty, R, S, P, INSIDE)
         if SPLIT > 1:
+            if R > 0 and not INSIDE:
+                b_tile = _load_b(b, outputs, outputs < end, R)
+                zt = _given_codes(zg, rows, live, segment, M, DTYPE, R, S, P)
             sums = sum_stored(shared + places, stride, live, SPLIT)
             tl.store(counter, 0)
         if R > 0:
-            sums = _corrected(sums, b, zg, code_counters, rows, outputs, first_output, b_tile, zt, live, M,
+            if INSIDE:
+                zt = _own_codes(code_words, seen, live, DTYPE, ASM)
+            sums = _corrected(sums, b, zg, room, rows, outputs, first_output, b_tile, zt, live, M,
                               BN, R, S, P, ENDS, INSIDE, ASM)  # fmt: skip
         if HAS_BIAS:
             sums += tl.load(bias + outputs).to(tl.float32)[:, None]
         mask = live & (outputs[:, None] < N)
         target = y + rows.to(tl.int64)[None, :] * N + outputs[:, None]
         tl.store(target, sums.to(y.dtype.element_ty), mask=mask)
-        if INSIDE:
-            forget_codes(code_counters, M, S * R, BLOCK_W, row_tiles * TILES)
 
 
 @triton.jit(do_not_specialize=["M"])  # one compilation for every row count
 def w4a16_kernel(
-    x, words, scales, bias, a, b, zg, y, partials, arrivals, M,
+    x, words, scales, bias, a, b, zg, room, y, partials, arrivals, M,
     N: tl.constexpr, NP: tl.constexpr, K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
     LEVELS: tl.constexpr, HAS_BIAS: tl.constexpr, R: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
@@ -397,26 +409,26 @@ def w4a16_kernel(
     both powers of two.
     LEVELS = log2(PARTS / SPLIT). G = 0: per channel. R = 0: no compensator.
 
-    SLICES > 0: the launch computes the codes from A, ``a (K, S R)``, in slices of SLICE columns; the grid is
-    then one axis, SLICES ceil(M / 16) programs before the others, zg is room for (SLICES, M, S R) partial
-    codes, and arrivals has room for what :mod:`kernels.w4a16.own_codes` says.
+    SLICES > 0: the launch computes the codes from A, ``a (K, S R)``, in slices of SLICE columns. The grid is
+    then one axis, SLICES ceil(M / 16) programs before the others; zg is memory for (SLICES, M, S R) partial
+    codes, and room int32 zeros (:mod:`kernels.w4a16.own_codes`).
     """
     if SLICES == 0:
-        _tile_program(x, words, scales, bias, b, zg, y, partials, arrivals,
+        _tile_program(x, words, scales, bias, b, zg, room, y, partials, arrivals,
                       tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2), M,
-                      N, NP, K, BM, BN, G, PARTS, SPLIT, LEVELS, HAS_BIAS, R, S, P, ENDS, False, BLOCK_W,
+                      N, NP, K, BM, BN, G, PARTS, SPLIT, LEVELS, HAS_BIAS, R, S, P, ENDS, False,
                       ASM, FENCE, PDL)  # fmt: skip
     else:
         program, row_tiles = tl.program_id(0), tl.cdiv(M, BM)
         first = SLICES * tl.cdiv(M, GROUP_ROWS)
         if program < first:
-            code_program(x, a, zg, arrivals + row_tiles * (NP // BN), program, M,
+            code_program(x, a, zg, room, program, M,
                          K, S * R, BLOCK_W, SLICE, BLOCK_C, SLICES, ASM, PDL)  # fmt: skip
         else:
             tile = (program - first) // row_tiles
-            _tile_program(x, words, scales, bias, b, zg, y, partials, arrivals,
+            _tile_program(x, words, scales, bias, b, zg, room, y, partials, arrivals,
                           (program - first) % row_tiles, row_tiles, tile % (NP // BN), tile // (NP // BN), M,
-                          N, NP, K, BM, BN, G, PARTS, SPLIT, LEVELS, HAS_BIAS, R, S, P, ENDS, True, BLOCK_W,
+                          N, NP, K, BM, BN, G, PARTS, SPLIT, LEVELS, HAS_BIAS, R, S, P, ENDS, True,
                           ASM, FENCE, PDL)  # fmt: skip
 
 

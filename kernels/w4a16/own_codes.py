@@ -2,9 +2,9 @@
 # Triton's language has no types that a checker knows.
 """Codes of compensators in the product's own launch: computed by its first programs, awaited by the others.
 
-Memory of a launch, behind the counters of its tiles: an arrival counter for each 16 rows, one of the tiles
-that have used the codes, and the codes (M, S R) as bits, of which zero means "not written yet". All are zero
-before and after.
+They meet in a room that the caller has filled with zeros: int32, four words for each 16 rows, the first ones
+of which are arrival counters, then the codes (M, S R) as bits, of which zero means "not written yet". Waits
+end because a GPU starts programs in the order of their numbers, and the first ones wait for nobody.
 """
 
 import triton
@@ -14,7 +14,6 @@ from kernels.producer.kernel import load_a
 
 GROUP_ROWS = tl.constexpr(16)
 """Rows of a tensor core, and of one program's codes."""
-_PATIENCE = tl.constexpr(1 << 20)  # polls, each most of a microsecond
 
 
 @triton.jit
@@ -26,8 +25,46 @@ def as_operand(codes, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def as_words(codes):
+    """Bits of codes that are not zero: of 0 those of -0, which the product cannot tell from it."""
+    bits = codes.to(tl.int32, bitcast=True)
+    return tl.where(bits == 0, -0x80000000, bits)  # as a float, -0.0 would become 0.0
+
+
+@triton.jit
+def awaited(words, seen):
+    """The words at these places, each as soon as it is not zero; NaN where a wait does not end.
+
+    ``seen``: what was there before, so that nobody who sees a word written waits for it again.
+    """
+    words = tl.inline_asm_elementwise(
+        asm="""{
+        .reg .pred again;
+        .reg .b32 tries;
+        mov.b32 $0, $2;
+        mov.b32 tries, 0;
+        setp.ne.b32 again, $0, 0;
+        @again bra written;
+        wait:
+        ld.relaxed.gpu.global.b32 $0, [$1];
+        add.u32 tries, tries, 1;
+        setp.lt.u32 again, tries, 0x100000;
+        setp.eq.and.b32 again, $0, 0, again;
+        @again bra wait;
+        written:
+        }""",
+        constraints="=&r,l,r",
+        args=[words, seen],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+    return tl.where(words == 0, float("nan"), words.to(tl.float32, bitcast=True))
+
+
+@triton.jit
 def code_program(
-    x, a, partials, counters, program, M,
+    x, a, partials, room, program, M,
     K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, SLICE: tl.constexpr, BLOCK_C: tl.constexpr,
     SLICES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -52,42 +89,18 @@ def code_program(
     mask = (rows < M)[:, None] & (places < WIDTH)[None, :]
     tl.store(partials + part * M * WIDTH + at, own, mask=mask)
     tl.debug_barrier()  # Triton 3.6 puts none before an atomic that releases
-    if tl.atomic_add(counters + group, 1, sem="acq_rel", scope="gpu") == SLICES - 1:
-        total = tl.load(partials + at, mask=mask, other=0.0, cache_modifier=".cg")
-        for each in tl.static_range(1, SLICES):
-            total += tl.load(partials + each * M * WIDTH + at, mask=mask, other=0.0, cache_modifier=".cg")
-        bits = tl.where(total == 0.0, -0.0, total).to(tl.int32, bitcast=True)
-        tl.store(counters + tl.cdiv(M, GROUP_ROWS) + 1 + at, bits, mask=mask)
-        tl.store(counters + group, 0)
+    if tl.atomic_add(room + group, 1, sem="acq_rel", scope="gpu") == SLICES - 1:
+        total = tl.zeros((GROUP_ROWS, BLOCK_W), tl.float32)
+        for first in range(0, SLICES, 8):  # at once as many as find registers
+            for each in tl.static_range(8):
+                there = mask & (first + each < SLICES)
+                from_ = partials + (first + each) * M * WIDTH + at
+                total += tl.load(from_, mask=there, other=0.0, cache_modifier=".cg")
+        tl.store(room + 4 * tl.cdiv(M, GROUP_ROWS) + at, as_words(total), mask=mask)
 
 
 @triton.jit
-def awaited_codes(counters, rows, live, segment, M, DTYPE: tl.constexpr, R: tl.constexpr, S: tl.constexpr):
-    """zgᵀ (R, BM) of one projection in the compute type, as soon as it is written.
-
-    A wait that does not end leaves NaN.
-    """
-    at = rows[None, :] * (S * R) + (segment * R + tl.arange(0, R))[:, None]
-    at = counters + tl.cdiv(M, GROUP_ROWS) + 1 + at
-    bits = tl.load(at, mask=live, other=1, volatile=True)
-    tries = 0
-    while (tl.min(tl.min(tl.where(bits == 0, 0, 1), 1), 0) == 0) & (tries < _PATIENCE):
-        bits = tl.load(at, mask=live, other=1, volatile=True)
-        tries += 1
-    codes = tl.where(bits == 0, float("nan"), bits.to(tl.float32, bitcast=True))
-    return as_operand(tl.where(live, codes, 0.0), DTYPE)
-
-
-@triton.jit
-def forget_codes(counters, M, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, TILES):
-    """Counts a tile that has used the codes; after the last one all is zero again."""
-    groups = tl.cdiv(M, GROUP_ROWS)
-    tl.debug_barrier()  # every warp has read them
-    if tl.atomic_add(counters + groups, 1, sem="acq_rel", scope="gpu") == TILES - 1:
-        places = tl.arange(0, BLOCK_W)
-        for group in range(groups):
-            rows = group * GROUP_ROWS + tl.arange(0, GROUP_ROWS)
-            at = counters + groups + 1 + rows[:, None] * WIDTH + places[None, :]
-            zeros = tl.zeros((GROUP_ROWS, BLOCK_W), tl.int32)
-            tl.store(at, zeros, mask=(rows < M)[:, None] & (places < WIDTH)[None, :])
-        tl.store(counters + groups, 0)
+def code_places(room, rows, segment, M, R: tl.constexpr, S: tl.constexpr):
+    """Where zgᵀ (R, BM) of one projection will be."""
+    first = 4 * tl.cdiv(M, GROUP_ROWS) + segment * R
+    return room + first + rows[None, :] * (S * R) + tl.arange(0, R)[:, None]

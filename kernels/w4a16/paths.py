@@ -34,6 +34,7 @@ from kernels.w4a16 import dense, gpu, single_launch
 from kernels.w4a16.forked import Forked
 from kernels.w4a16.peers import Peers
 from kernels.w4a16.plan import LayerPlan, computes_codes
+from kernels.w4a16.rooms import Rooms, room_words
 from kernels.w4a16.shapes import Shape
 from kernels.w4a16.workspace import Workspace, needed
 
@@ -71,6 +72,7 @@ class Paths:
         weight, width = product.weights[0], product.compensators[0].code_width
         device = weight.words.device
         self._workspace = _workspace(product, plan, rows)
+        self._rooms = Rooms(device)
         room = plan.parts * weight.padded_outputs * 128 + 32 * width * 128
         self._single = Workspace(device, partials=room, counters=2 + weight.padded_outputs // 64)
         dtype = product.dtype
@@ -137,7 +139,11 @@ class Paths:
 
     def _inside(self, x: Tensor, copy: int) -> Tensor:
         weight, compensator = self._product.weights[copy], self._product.compensators[copy]
-        return gpu.multiply(x, weight, self._plan, self._workspace, compensator=compensator)
+        words = room_words(compensator, len(x))
+        if copy == 0:  # as a decoder does for all layers of a pass
+            self._rooms.start(words * len(self._product.weights))
+        room = self._rooms.take(words)
+        return gpu.multiply(x, weight, self._plan, self._workspace, compensator=compensator, room=room)
 
     def _codes(self, x: Tensor, copy: int) -> Tensor:
         codes = compensator_gpu.gated_codes(x, self._product.compensators[copy], self._workspace)

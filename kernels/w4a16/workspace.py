@@ -109,8 +109,4 @@ def needed(weight: GpuWeight, plan: LayerPlan, rows: int, code_width: int = 0) -
     widest, tiles = max(counts), weight.padded_outputs // TILE_OUTPUTS
     partials = plan.parts * weight.padded_outputs * widest if plan.parts > 1 else 0
     counters = tiles * max(widest // 16, 1)
-    if code_width:
-        coded = min(rows, OWN_CODE_ROWS)
-        partials += MAX_SLICES * coded * code_width
-        counters += -(-coded // 16) + 2 + coded * code_width
-    return partials, counters
+    return partials + MAX_SLICES * min(rows, OWN_CODE_ROWS) * code_width, counters

@@ -46,6 +46,7 @@ class Products(Protocol):
 
     def multiply(self, x: Tensor, linear: LinearWeights, codes: Tensor | None = None) -> Tensor: ...  # noqa: D102
     def front(self, linear: LinearWeights, rows: int) -> GpuCompensator | None: ...  # noqa: D102
+    def start(self, weights: ModelWeights, rows: int) -> None: ...  # noqa: D102
 
 
 class Replays(Protocol):
@@ -166,6 +167,7 @@ class GpuDecoder:
         Returns:
             float32 logits ``(L, V)``, and whether rows are finite, bool ``(N,)``.
         """
+        self.products.start(weights, len(step.token_ids))
         added = F.embedding(step.token_ids, weights.embedding)  # (N, D)
         hidden: Tensor | None = None
         for index, layer in enumerate(weights.layers):

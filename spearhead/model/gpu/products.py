@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels.compensator.layout import GpuCompensator, scratch_needed
 from kernels.linear import multiply_blocks
 from kernels.producer import CodeWorkspace, code_workspace, total_codes
-from kernels.w4a16 import GpuProducts, GpuWeight, Plans, Workspace, computes_codes
+from kernels.w4a16 import GpuProducts, GpuWeight, Plans, Rooms, Workspace, computes_codes, room_words
 from kernels.w4a16.workspace import needed
 from spearhead.model.weights import LinearWeights, ModelWeights
 
@@ -37,7 +37,23 @@ class GpuLinears:
         self._workspace = _workspace(linears, plans, rows, device)
         self._four_bit = GpuProducts(plans, self._workspace)
         self._gated_codes = gated_codes
+        self._rooms = Rooms(device)
         self.codes: CodeWorkspace = _code_workspace(linears, rows, device)
+
+    def start(self, weights: ModelWeights, rows: int) -> None:
+        """Prepares one pass: zeros for all products that compute codes themselves, in one launch.
+
+        Args:
+            weights: Of the pass.
+            rows: M of every product that follows.
+        """
+        words = sum(
+            room_words(linear.gpu_compensator, rows)
+            for linear in _linears([weights])
+            if self._computes_codes(linear, rows) and linear.gpu_compensator is not None
+        )
+        if words:
+            self._rooms.start(words)
 
     def multiply(self, x: Tensor, linear: LinearWeights, codes: Tensor | None = None) -> Tensor:
         """``x weightᵀ + bias`` plus the corrections of compensators, in the type of ``x``.
@@ -53,8 +69,11 @@ class GpuLinears:
         """
         compensator = linear.gpu_compensator
         if isinstance(linear.weight, GpuWeight):
+            room = None
+            if codes is None and compensator is not None and self._computes_codes(linear, len(x)):
+                room = self._rooms.take(room_words(compensator, len(x)))
             return self._four_bit.multiply(
-                x, linear.weight, phase="decode", compensator=compensator, codes=codes
+                x, linear.weight, phase="decode", compensator=compensator, codes=codes, room=room
             )
         assert isinstance(linear.weight, Tensor), "a weight packed for the processor was given to the GPU"
         y = multiply_blocks(x, linear.weight, linear.bias)
@@ -72,9 +91,7 @@ class GpuLinears:
 
     def front(self, linear: LinearWeights, rows: int) -> GpuCompensator | None:
         """The compensator whose codes the kernel in front of a product of so many rows has to compute."""
-        compensator = linear.gpu_compensator
-        inside = isinstance(linear.weight, GpuWeight) and computes_codes(compensator, rows)
-        return None if inside else compensator
+        return None if self._computes_codes(linear, rows) else linear.gpu_compensator
 
     def check_integrity(self) -> None:
         """Fails where a kernel was cut off and left counters behind.
@@ -88,6 +105,9 @@ class GpuLinears:
             raise RuntimeError(
                 f"{left} arrival counters of codes are not zero: a kernel was cut off; restart"
             )
+
+    def _computes_codes(self, linear: LinearWeights, rows: int) -> bool:
+        return isinstance(linear.weight, GpuWeight) and computes_codes(linear.gpu_compensator, rows)
 
 
 def _linears(variants: Iterable[ModelWeights]) -> Iterator[LinearWeights]:

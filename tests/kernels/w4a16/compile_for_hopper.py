@@ -14,7 +14,7 @@ from kernels.w4a16.gpu import needs_fence
 from kernels.w4a16.kernel import w4a16_kernel
 
 TYPES = {"words": "*i32", "scales": "*fp16", "bias": "*fp16", "zg": "*fp32"}
-TYPES |= {"partials": "*fp32", "arrivals": "*i32", "M": "i32"}
+TYPES |= {"partials": "*fp32", "arrivals": "*i32", "room": "*i32", "M": "i32"}
 
 
 def main() -> None:

@@ -102,7 +102,7 @@ def workspace(problem: Problem, layer: LayerPlan) -> Workspace:
     room = Workspace(
         torch.device(DEVICE),
         partials=layer.parts * padded * rows + 32 * width * rows,
-        counters=2 + padded // 64 * rows // 16 + rows // 16 + width * rows,
+        counters=2 + padded // 64 * rows // 16 + width,
         dense_bytes=4 * padded * (problem.inputs + width),
     )
     room.partials(layer.parts * padded * rows + 32 * width * rows).fill_(torch.nan)

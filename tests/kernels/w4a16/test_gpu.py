@@ -109,9 +109,10 @@ def test_assembly_gives_the_bits_of_plain_arithmetic():
         plain = torch.full_like(y, torch.nan)
         grid = (-(-len(x) // 16), OUTPUTS // 64, 1)
         w4a16_kernel[grid](
-            x, held.words, held.scales, None, None, None, plain, None, None, len(x),
+            x, held.words, held.scales, None, None, None, None, None, plain, None, None, len(x),
             N=OUTPUTS, NP=OUTPUTS, K=INPUTS,
             BM=16, BN=64, G=128, PARTS=1, SPLIT=1, LEVELS=0, HAS_BIAS=False, R=0, S=1, P=1, ENDS=(OUTPUTS,),
+            SLICES=0, SLICE=16, BLOCK_C=16, BLOCK_W=16,
             ASM=False, FENCE=False, PDL=False, num_warps=4, num_stages=1,
         )  # fmt: skip
         assert torch.equal(y, plain)

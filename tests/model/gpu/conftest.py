@@ -38,6 +38,9 @@ class ReferenceLinears:
         self.codes = CodeWorkspace(partials=torch.empty(0), arrivals=torch.empty(0))
         self.codes_received = 0
 
+    def start(self, weights: ModelWeights, rows: int) -> None:
+        self.rows = rows
+
     def front(self, linear: LinearWeights, rows: int) -> GpuCompensator | None:
         return linear.gpu_compensator
 
