@@ -11,10 +11,11 @@ from pathlib import Path
 
 import torch
 
+from kernels.compensator.layout import MAX_SLICES
 from kernels.tuning.products import draw
 from kernels.tuning.search import DENSE_ROWS, Search
 from kernels.tuning.timing import facts
-from kernels.w4a16.plan import MAX_PARTS, LayerPlan
+from kernels.w4a16.plan import MAX_PARTS, OWN_CODE_ROWS, LayerPlan
 from kernels.w4a16.shapes import MODELS, shapes_of
 from kernels.w4a16.table import CONFIGS, layer_key, read_table, table_path, write_table
 from kernels.w4a16.workspace import Workspace
@@ -56,7 +57,8 @@ def main() -> None:
             weight = product.weights[0]
             workspace = Workspace(
                 torch.device("cuda"),
-                partials=MAX_PARTS * weight.padded_outputs * 256 + 1024 * product.compensators[0].code_width,
+                partials=MAX_PARTS * weight.padded_outputs * 256
+                + MAX_SLICES * OWN_CODE_ROWS * product.compensators[0].code_width,
                 counters=weight.padded_outputs // 64 * max(DENSE_ROWS) // 16,
                 dense_bytes=2 * shape.out_features * shape.in_features,
             )
