@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=8, help="compilations at a time")
     parser.add_argument("--again", action="store_true", help="measure layers anew that the file has")
     parser.add_argument(
-        "--few-rows", action="store_true", help="of layers that the file has, measure only tiles of few rows"
+        "--with-codes",
+        action="store_true",
+        help="of layers that the file has, measure only tiles of row counts whose products compute codes",
     )
     options = parser.parse_args()
     measured = facts()
@@ -48,7 +50,7 @@ def main() -> None:
             if shape.name not in options.layers.split(","):
                 continue
             known = plans.get(key)
-            if key in seen or (known is not None and not (options.again or options.few_rows)):
+            if key in seen or (known is not None and not (options.again or options.with_codes)):
                 continue
             seen.add(key)
             print(f"{model} {shape.name} {key}", flush=True)
@@ -63,8 +65,8 @@ def main() -> None:
                 dense_bytes=2 * shape.out_features * shape.in_features,
             )
             search = Search(product, workspace, threads=options.threads, report=_report)
-            if known is not None and options.few_rows:
-                plans[key] = search.with_few_rows(known)
+            if known is not None and options.with_codes:
+                plans[key] = search.with_codes(known)
             else:
                 plans[key] = search.plan()
             failures += search.failures

@@ -9,13 +9,13 @@ _TILES = {
     # rows: (outputs, warps, stages, registers). 128 registers let four programs of four warps run at once,
     # 72 let seven, of which the last ones to start are a smaller share.
     16: ((128, 4, 4, 128), (64, 4, 4, 72), (64, 4, 6, 0)),
-    32: ((128, 4, 4, 168), (64, 4, 4, 0)),
-    64: ((128, 4, 3, 0), (128, 8, 4, 0)),
+    32: ((128, 4, 4, 168), (128, 4, 4, 0), (64, 4, 4, 0), (64, 4, 4, 168), (256, 8, 4, 0)),
+    64: ((128, 4, 3, 0), (128, 8, 4, 0), (64, 4, 3, 0), (256, 8, 3, 0), (256, 8, 4, 0)),
     128: ((128, 8, 3, 0),),
 }
 FEW_ROWS = (8, 16)
 """Row counts up to which the kernel for few rows is tried."""
-_FEWER_PROGRAMS = {16: (1,), 32: (1, 2), 64: (1, 2, 4), 128: (2, 4)}
+_FEWER_PROGRAMS = {16: (1,), 32: (1, 2), 64: (1, 2), 128: (2, 4)}
 """Few rows have small sums and take a program a part; the more rows, the more there is to exchange."""
 
 
@@ -42,7 +42,8 @@ def few_tiles(rows: int, padded_outputs: int) -> list[FewTile]:
         rows: 8, 16 or 32.
         padded_outputs: N, a multiple of 64.
     """
-    shapes = [shape for shape in ((64, 4), (64, 6), (128, 3), (128, 4)) if padded_outputs % shape[0] == 0]
+    tried = (64, 4), (64, 6), (128, 3), (128, 4), (256, 3), (256, 4)
+    shapes = [shape for shape in tried if padded_outputs % shape[0] == 0]
     return [
         FewTile(rows=rows, outputs=outputs, stages=stages, early=early)
         for outputs, stages in shapes

@@ -1,6 +1,6 @@
 """Finds the plan of one layer: gate first, then time. Needs a GPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +13,7 @@ from kernels.tuning.candidates import FEW_ROWS, ROW_LIMITS, few_tiles, parts_of,
 from kernels.tuning.products import BOUNDS, Product, relative_error
 from kernels.tuning.timing import time_calls
 from kernels.w4a16 import dense, gpu
-from kernels.w4a16.plan import FewTile, LayerPlan, Tile, computes_codes
+from kernels.w4a16.plan import OWN_CODE_ROWS, LayerPlan, Tile, computes_codes
 from kernels.w4a16.rooms import Rooms, room_words
 from kernels.w4a16.workspace import Workspace
 
@@ -64,33 +64,40 @@ class Search:
         _, plan = min(found, key=lambda entry: entry[0])
         most = ROW_LIMITS[-1]
         plan = replace(plan, tiles=(*plan.tiles, (most, self._fastest(plan.parts, most, most)[1])))
-        return self.with_few_rows(replace(plan, dense_from=self._dense_from(plan)))
+        return self.with_codes(replace(plan, dense_from=self._dense_from(plan)))
 
-    def with_few_rows(self, plan: LayerPlan) -> LayerPlan:
-        """The plan with the tiles of the kernel for few rows, where products with compensators are faster by
-        it than by a launch for the codes and the other kernel; the bits are the same.
+    def with_codes(self, plan: LayerPlan) -> LayerPlan:
+        """The plan with the tiles by which products that compute codes are fastest; the bits are the same.
 
-        Row counts rise, and none is left out: a tile of 16 rows stands only behind one of 8.
+        Row counts of tiles for few rows rise, and none is left out: a tile of 16 rows stands only behind one
+        of 8.
         """
         plan, weight = replace(plan, few=()), self._product.weights[0]
-        if weight.group_size % 128:
-            return plan
-        for rows in FEW_ROWS:
-            tried = few_tiles(rows, weight.padded_outputs)
-            self._compile_few(tried, plan)
-            times = {tile: self._corrected_us(replace(plan, few=(tile,)), rows) for tile in tried}
-            passed = {tile: time_us for tile, time_us in times.items() if time_us is not None}
-            best = min(passed, key=lambda tile: passed[tile], default=None)
-            if best is None or passed[best] >= (self._corrected_us(plan, rows) or 0.0):
+        few = weight.group_size % 128 == 0
+        for place, (limit, tile) in enumerate(plan.tiles):
+            if limit <= OWN_CODE_ROWS:
+                best = self._fastest_with_codes(plan, limit, tile, rows=limit if few or limit > 16 else 1)
+                plan = replace(plan, tiles=(*plan.tiles[:place], (limit, best), *plan.tiles[place + 1 :]))
+        for rows in FEW_ROWS if few else ():
+            tried = [replace(plan, few=(tile,)) for tile in few_tiles(rows, weight.padded_outputs)]
+            found = self._corrected_us([plan, *tried], rows)
+            if min(found, key=found.__getitem__, default=plan) == plan:
                 break
-            plan = replace(plan, few=(*plan.few, best))
+            best_plan = min(found, key=found.__getitem__)
+            plan = replace(plan, few=(*plan.few, *best_plan.few))
         return plan
 
-    def _compile_few(self, tried: list[FewTile], plan: LayerPlan) -> None:
-        x = self._product.inputs(1)
-        with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(lambda tile: self._corrected(x, 0, replace(plan, few=(tile,))), tried))
-        torch.cuda.synchronize()
+    def _fastest_with_codes(self, plan: LayerPlan, limit: int, tile: Tile, *, rows: int) -> Tile:
+        padded = self._product.weights[0].padded_outputs
+        tried = {replace(one, overlap=True) for one in (tile, *tiles(limit, padded, plan.parts))}
+        plans = [replace(plan, tiles=((limit, one),)) for one in tried]
+        found = self._corrected_us(plans, rows)
+        if not found:
+            return tile
+        best = min(found, key=found.__getitem__)
+        alone = replace(best, tiles=((limit, replace(best.tiles[0][1], overlap=False)),))
+        found |= self._corrected_us([alone], rows)
+        return min(found, key=found.__getitem__).tiles[0][1]
 
     def _corrected(self, x: Tensor, copy: int, plan: LayerPlan) -> Tensor:
         """A product with compensators, and its codes where it does not compute them itself."""
@@ -103,17 +110,23 @@ class Search:
         room = self._rooms.take(words) if inside else None
         return gpu.multiply(x, weight, plan, self._workspace, compensator=compensator, codes=codes, room=room)
 
-    def _corrected_us(self, plan: LayerPlan, rows: int) -> float | None:
-        """Its time; ``None`` where its bits are not those of the kernel for any row count."""
-        x, few = self._product.inputs(rows), plan.few
-        if not torch.equal(self._corrected(x, 0, plan), self._corrected(x, 0, replace(plan, few=()))):
-            self.failures.append(f"{few} parts {plan.parts}: not the bits of {plan.tile(rows)}")
-            self._report(f"FAILED {self.failures[-1]}")
-            return None
-        copies = range(len(self._product.weights))
-        time_us = time_calls([partial(self._corrected, x, copy, plan) for copy in copies]).median_us
-        self._report(f"rows {rows:4} parts {plan.parts:2} with compensators, few {few}: {time_us:8.2f} us")
-        return time_us
+    def _corrected_us(self, plans: Sequence[LayerPlan], rows: int) -> dict[LayerPlan, float]:
+        """Times of those plans that have the bits of the first one."""
+        one, x, times = self._product.inputs(1), self._product.inputs(rows), {}
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(lambda plan: self._corrected(one, 1, plan), plans))
+        torch.cuda.synchronize()
+        expected = self._corrected(x, 0, plans[0])
+        for plan in plans:
+            name = f"parts {plan.parts}, few {plan.few[-1:]}, {plan.tile(rows)}"
+            if not torch.equal(self._corrected(x, 0, plan), expected):
+                self.failures.append(f"{name}: not the bits of {plans[0].tile(rows)}")
+                self._report(f"FAILED {self.failures[-1]}")
+                continue
+            copies = range(len(self._product.weights))
+            times[plan] = time_calls([partial(self._corrected, x, copy, plan) for copy in copies]).median_us
+            self._report(f"rows {rows:4} with codes, {name}: {times[plan]:8.2f} us")
+        return times
 
     def _few(self, parts: int) -> "_Start":
         """The tile of the fewest rows, by a single row; the product of its times with one row and all."""

@@ -10,7 +10,6 @@ from kernels.w4a16.layout import TILE_INPUTS, GpuWeight
 from kernels.w4a16.plan import FewTile, LayerPlan
 from kernels.w4a16.workspace import Workspace
 
-_WARPS = 4
 _MOST_CHUNKS = 64  # of a part, whose scales lie in shared memory
 
 
@@ -93,7 +92,7 @@ def launch(
         STEPS=size // step,
         PDL=True,
         EARLY=tile.early,
-        num_warps=_WARPS,
+        num_warps=8 if tile.outputs == 256 else 4,
         launch_pdl=True,
     )
 

@@ -141,8 +141,9 @@ def code_program(
         sum_at = sum_row[:, None] * WIDTH + sum_place[None, :]
         live = (sum_row < M)[:, None] & (sum_place < WIDTH)[None, :]
         total = gl.zeros([ROWS, BLOCK_W], gl.float32, layout)
-        for first in range(0, SLICES, 8):  # at once as many as find registers
-            for each in gl.static_range(8):
+        AT_ONCE: gl.constexpr = max(512 // BLOCK_W, 4)  # as many as find registers
+        for first in range(0, SLICES, AT_ONCE):
+            for each in gl.static_range(AT_ONCE):
                 from_ = partials + (first + each) * M * WIDTH + sum_at
                 there = live & (first + each < SLICES)
                 total += gl.load(from_, mask=there, other=0.0, cache_modifier=".cg")

@@ -33,7 +33,7 @@ Callers fix PARTS per layer and GPU (:mod:`kernels.w4a16.plan`), so the first ro
 import triton
 import triton.language as tl
 
-from kernels.w4a16.own_codes import GROUP_ROWS, as_operand, awaited, code_places, code_program
+from kernels.w4a16.own_codes import GROUP_ROWS, as_operand, awaited, code_places, code_program, prefetch
 
 
 @triton.jit
@@ -165,14 +165,6 @@ def _order_shared_memory():
     """What Triton before 3.7 leaves out between cp.async and wgmma, which read through different proxies."""
     tl.inline_asm_elementwise(
         "fence.proxy.async.shared::cta; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
-    )
-
-
-@triton.jit
-def _prefetch(lines):
-    """Asks for lines of constants, so that they are in the L2 when they are read."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [lines], dtype=tl.int32, is_pure=False, pack=1
     )
 
 
@@ -345,9 +337,9 @@ def _tile_program(
         if SPLIT == 1:
             b_tile = _load_b(b, outputs, outputs < end, R)
         elif ASM:
-            _prefetch(b + outputs * R)
+            prefetch(b + outputs * R)
     if PDL:  # constants may be read before the kernel in front has ended
-        _prefetch(word_pointers(words, first_output, part * chunks // PARTS, chunks, BN))
+        prefetch(word_pointers(words, first_output, part * chunks // PARTS, chunks, BN))
         tl.extra.cuda.gdc_wait()
     if R > 0 and SPLIT == 1 and not INSIDE:  # else beside the sums of the other programs, which come as late
         zt = _given_codes(zg, rows, live, segment, M, DTYPE, R, S, P)
@@ -355,13 +347,27 @@ def _tile_program(
     halves = partials
     if LEVELS > 0:
         halves = partials + place.to(tl.int64) * (LEVELS * BN * BM)
-    sums = _sum_parts(x, words, scales, rows, outputs, first_output, part, halves, M, NP, K,
-                      BM, BN, G, PARTS, RUN, ASM, FENCE)  # fmt: skip
-    if INSIDE:  # on their way while the other programs are asked for
+    if INSIDE:
         code_words = code_places(room, rows, segment, M, R, S)
+    if INSIDE and RUN > 1:  # the last step of the tree here, with codes on their way during its second half
+        HALF: tl.constexpr = RUN // 2
+        deeper = halves + BN * BM
+        lower = _sum_parts(x, words, scales, rows, outputs, first_output, part, deeper, M, NP, K,
+                           BM, BN, G, PARTS, HALF, ASM, FENCE)  # fmt: skip
         seen = tl.load(code_words, mask=live, other=1, volatile=True)
-        if SPLIT > 1:
-            b_tile = _load_b(b, outputs, outputs < end, R)
+        half_places = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
+        tl.store(halves + half_places, lower)
+        upper = _sum_parts(x, words, scales, rows, outputs, first_output, part + HALF, deeper, M, NP, K,
+                           BM, BN, G, PARTS, HALF, ASM, FENCE)  # fmt: skip
+        tl.debug_barrier()  # another thread may have written what this one reads
+        sums = tl.load(halves + half_places) + upper
+    else:
+        sums = _sum_parts(x, words, scales, rows, outputs, first_output, part, halves, M, NP, K,
+                          BM, BN, G, PARTS, RUN, ASM, FENCE)  # fmt: skip
+        if INSIDE:
+            seen = tl.load(code_words, mask=live, other=1, volatile=True)
+    if INSIDE and SPLIT > 1:  # on its way while the other programs are asked for
+        b_tile = _load_b(b, outputs, outputs < end, R)
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     complete = True

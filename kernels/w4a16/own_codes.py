@@ -17,6 +17,14 @@ GROUP_ROWS = tl.constexpr(16)
 
 
 @triton.jit
+def prefetch(lines):
+    """Asks for lines of constants, so that they are in the L2 when they are read."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [lines], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
 def as_operand(codes, DTYPE: tl.constexpr):
     """Codes in the compute type."""
     if tl.float16 == DTYPE:  # 0 times an overflow would be NaN
@@ -74,10 +82,13 @@ def code_program(
     """
     part, group = program % SLICES, program // SLICES
     rows, places = group * GROUP_ROWS + tl.arange(0, GROUP_ROWS), tl.arange(0, BLOCK_W)
-    if PDL:
+    if PDL:  # constants may be read before the kernel in front has ended
+        line = part * SLICE * WIDTH + tl.arange(0, SLICE * BLOCK_W // 64) * 64
+        prefetch(a + tl.minimum(line, K * WIDTH - 1))
         tl.extra.cuda.gdc_wait()
     own = tl.zeros((GROUP_ROWS, BLOCK_W), tl.float32)
-    for first in range(part * SLICE, part * SLICE + SLICE, BLOCK_C):
+    # Few stages: memory for more would keep other programs off the multiprocessor.
+    for first in tl.range(part * SLICE, part * SLICE + SLICE, BLOCK_C, num_stages=3):
         columns = first + tl.arange(0, BLOCK_C)
         mask = (rows < M)[:, None] & (columns < K)[None, :]
         value = tl.load(x + rows.to(tl.int64)[:, None] * K + columns[None, :], mask=mask, other=0.0)
@@ -91,8 +102,9 @@ def code_program(
     tl.debug_barrier()  # Triton 3.6 puts none before an atomic that releases
     if tl.atomic_add(room + group, 1, sem="acq_rel", scope="gpu") == SLICES - 1:
         total = tl.zeros((GROUP_ROWS, BLOCK_W), tl.float32)
-        for first in range(0, SLICES, 8):  # at once as many as find registers
-            for each in tl.static_range(8):
+        AT_ONCE: tl.constexpr = max(512 // BLOCK_W, 4)  # as many as find registers
+        for first in range(0, SLICES, AT_ONCE):
+            for each in tl.static_range(AT_ONCE):
                 there = mask & (first + each < SLICES)
                 from_ = partials + (first + each) * M * WIDTH + at
                 total += tl.load(from_, mask=there, other=0.0, cache_modifier=".cg")
