@@ -64,7 +64,7 @@ def main() -> None:
                 counters=weight.padded_outputs // 64 * max(DENSE_ROWS) // 16,
                 dense_bytes=2 * shape.out_features * shape.in_features,
             )
-            search = Search(product, workspace, threads=options.threads, report=_report)
+            search = Search(product, shape, workspace, threads=options.threads, report=_report)
             if known is not None and options.with_codes:
                 plans[key] = search.with_codes(known)
             else:

@@ -42,13 +42,21 @@ class Front:
         rows: Most rows.
         dtype: Compute type.
         device: Where.
+        op: Another kernel than the usual one.
     """
 
     def __init__(
-        self, shape: Shape, *, code_width: int, rows: int, dtype: torch.dtype, device: torch.device
+        self,
+        shape: Shape,
+        *,
+        code_width: int,
+        rows: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        op: str | None = None,
     ) -> None:
         columns = shape.in_features
-        self.op = FRONTS[shape.name]
+        self.op = FRONTS[shape.name] if op is None else op
         width = 2 * columns if self.op == "silu_mul" else columns
         self._x, self._residual = torch.randn(2, rows, width, dtype=dtype, device=device)
         self._norm = torch.rand(columns, dtype=dtype, device=device) + 0.5

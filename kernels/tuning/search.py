@@ -10,11 +10,13 @@ from torch import Tensor
 
 from kernels.compensator.gpu import gated_codes
 from kernels.tuning.candidates import FEW_ROWS, ROW_LIMITS, few_tiles, parts_of, tiles
+from kernels.tuning.fronts import FRONTS, Front
 from kernels.tuning.products import BOUNDS, Product, relative_error
 from kernels.tuning.timing import time_calls
 from kernels.w4a16 import dense, gpu
 from kernels.w4a16.plan import OWN_CODE_ROWS, LayerPlan, Tile, computes_codes
 from kernels.w4a16.rooms import Rooms, room_words
+from kernels.w4a16.shapes import Shape
 from kernels.w4a16.workspace import Workspace
 
 DENSE_ROWS = (128, 256, 512, 1024)
@@ -37,17 +39,33 @@ class Search:
 
     Args:
         product: The layer, drawn on the current GPU.
+        shape: Of it.
         workspace: Large enough for every candidate.
         threads: Compilations at a time.
         report: Called with each line of the log.
     """
 
     def __init__(
-        self, product: Product, workspace: Workspace, *, threads: int, report: Callable[[str], None]
+        self,
+        product: Product,
+        shape: Shape,
+        workspace: Workspace,
+        *,
+        threads: int,
+        report: Callable[[str], None],
     ) -> None:
         self._product, self._workspace = product, workspace
         self._threads, self._report = threads, report
         self._rooms = Rooms(product.dense.device)
+        # The attention's merge, in front of its output, is as small as a norm.
+        self._front = Front(
+            shape,
+            code_width=product.compensators[0].code_width,
+            rows=OWN_CODE_ROWS,
+            dtype=product.dtype,
+            device=product.dense.device,
+            op="rms_norm" if FRONTS[shape.name] == "codes" else None,
+        )
         self.failures: list[str] = []
 
     def plan(self) -> LayerPlan:
@@ -110,8 +128,12 @@ class Search:
         room = self._rooms.take(words) if inside else None
         return gpu.multiply(x, weight, plan, self._workspace, compensator=compensator, codes=codes, room=room)
 
+    def _behind_front(self, rows: int, copy: int, plan: LayerPlan) -> Tensor:
+        return self._corrected(self._front.run(rows, None).x, copy, plan)
+
     def _corrected_us(self, plans: Sequence[LayerPlan], rows: int) -> dict[LayerPlan, float]:
-        """Times of those plans that have the bits of the first one."""
+        """Times of those plans that have the bits of the first one, with the kernel in front: a tile that is
+        fastest behind itself may keep other kernels waiting."""
         one, x, times = self._product.inputs(1), self._product.inputs(rows), {}
         with ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(lambda plan: self._corrected(one, 1, plan), plans))
@@ -124,7 +146,9 @@ class Search:
                 self._report(f"FAILED {self.failures[-1]}")
                 continue
             copies = range(len(self._product.weights))
-            times[plan] = time_calls([partial(self._corrected, x, copy, plan) for copy in copies]).median_us
+            times[plan] = time_calls(
+                [partial(self._behind_front, rows, copy, plan) for copy in copies]
+            ).median_us
             self._report(f"rows {rows:4} with codes, {name}: {times[plan]:8.2f} us")
         return times
 

@@ -219,9 +219,14 @@ def sum_chunks(
 
 
 @triton.jit
-def _load_b(b, outputs, owned, R: tl.constexpr):
-    """B (BN, R) of the outputs that one projection owns."""
-    return tl.load(b + outputs[:, None] * R + tl.arange(0, R)[None, :], mask=owned[:, None], other=0.0)
+def _load_b(b, outputs, owned, R: tl.constexpr, FURTHER: tl.constexpr):
+    """B (BN, R) of the outputs that one projection owns.
+
+    Volatile where it is a further projection's: the assembler of CUDA 12.8 took the zeros that a mask left in
+    the first one's load, at the same places, for what is there.
+    """
+    at = b + outputs[:, None] * R + tl.arange(0, R)[None, :]
+    return tl.load(at, mask=owned[:, None], other=0.0, volatile=FURTHER)
 
 
 @triton.jit
@@ -262,7 +267,7 @@ def _corrected(
                     further = _own_codes(places, seen, mask, DTYPE, ASM)
                 else:
                     further = _given_codes(zg, rows, mask, each, M, DTYPE, R, S, P)
-                sums += _product(_load_b(b, outputs, owned, R), further, ASM)
+                sums += _product(_load_b(b, outputs, owned, R, True), further, ASM)
     return sums
 
 
@@ -334,8 +339,8 @@ def _tile_program(
             beyond = first_output >= ENDS[each]
             segment += beyond.to(tl.int32)
             end = tl.where(beyond, ENDS[each + 1], end)
-        if SPLIT == 1:
-            b_tile = _load_b(b, outputs, outputs < end, R)
+        if SPLIT == 1 and not INSIDE:
+            b_tile = _load_b(b, outputs, outputs < end, R, False)
         elif ASM:
             prefetch(b + outputs * R)
     if PDL:  # constants may be read before the kernel in front has ended
@@ -366,8 +371,8 @@ def _tile_program(
                           BM, BN, G, PARTS, RUN, ASM, FENCE)  # fmt: skip
         if INSIDE:
             seen = tl.load(code_words, mask=live, other=1, volatile=True)
-    if INSIDE and SPLIT > 1:  # on its way while the other programs are asked for
-        b_tile = _load_b(b, outputs, outputs < end, R)
+    if INSIDE:
+        b_tile = _load_b(b, outputs, outputs < end, R, False)
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     complete = True
@@ -382,7 +387,7 @@ def _tile_program(
     if complete:
         if SPLIT > 1:
             if R > 0 and not INSIDE:
-                b_tile = _load_b(b, outputs, outputs < end, R)
+                b_tile = _load_b(b, outputs, outputs < end, R, False)
                 zt = _given_codes(zg, rows, live, segment, M, DTYPE, R, S, P)
             sums = sum_stored(shared + places, stride, live, SPLIT)
             tl.store(counter, 0)
