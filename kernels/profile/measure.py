@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.linear import multiply_blocks
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.bench import inputs as attention_inputs
+from kernels.producer import gated_codes
 from kernels.profile.table import KernelTime
 from kernels.rope_and_cache import rope_and_cache
 from kernels.sample import sample
@@ -17,7 +18,7 @@ from kernels.sample.bench import LAWS, batch_of
 from kernels.tuning.fronts import Front
 from kernels.tuning.products import BOUNDS, Product, cold, draw, relative_error
 from kernels.tuning.timing import Timing, rotation
-from kernels.w4a16 import Plans, Workspace, gpu
+from kernels.w4a16 import Plans, Rooms, Workspace, computes_codes, gpu, room_words
 from kernels.w4a16.plan import LayerPlan
 from kernels.w4a16.shapes import ModelShape, Shape
 
@@ -80,33 +81,61 @@ def _products(setup: Setup, shape: Shape) -> Iterator[KernelTime]:
     front = Front(shape, code_width=width, rows=max(setup.rows), dtype=setup.dtype, device=setup.device)
     entry = partial(_entry, name=shape.name, k=weight.in_features, calls=setup.model.layer_count)
     for rows in setup.rows:
-        x = product.inputs(rows)
-        factors = cold(product.compensators[0], rows)
-        codes = front.run(rows, factors[0]).codes
-        assert codes is not None  # with a compensator there are some
-        _gate(product, plan, workspace, x, codes)
+        x, factors = product.inputs(rows), cold(product.compensators[0], rows)
+        inside = computes_codes(factors[0], rows)  # then the kernel in front runs without compensators
+        codes = None if inside else front.run(rows, factors[0]).codes
+        products = _Products(product, plan, workspace, x, codes)
+        products.check()
         for rank in (0, width):
-            multiply = partial(_multiply, product, plan, workspace, x, codes if rank else None)
-            timing = setup.timer([partial(multiply, copy) for copy in range(len(product.weights))])
+            calls = [partial(products.multiply, copy, rank > 0) for copy in range(len(product.weights))]
+            timing = setup.timer(calls)
             yield entry("w4a16", timing, n=weight.out_features, group=setup.group, rank=rank, rows=rows)
-            if rank or front.op != "codes":  # without compensators nothing stands there
-                calls = [partial(front.run, rows, factor if rank else None) for factor in factors]
-                yield entry(front.op, setup.timer(calls), rank=rank, rows=rows)
+            coded = rank > 0 and not inside
+            if coded or front.op != "codes":  # without compensators nothing stands there
+                fronts = [partial(front.run, rows, factor if coded else None) for factor in factors]
+                yield entry(front.op, setup.timer(fronts), rank=rank, rows=rows)
 
 
-def _multiply(
-    product: Product, plan: LayerPlan, workspace: Workspace, x: Tensor, codes: Tensor | None, copy: int
-) -> Tensor:
-    compensator = None if codes is None else product.compensators[copy]
-    return gpu.multiply(x, product.weights[copy], plan, workspace, compensator=compensator, codes=codes)
+class _Products:
+    """A product as it is served, with the codes that it is given or computes."""
 
+    def __init__(
+        self, product: Product, plan: LayerPlan, workspace: Workspace, x: Tensor, codes: Tensor | None
+    ) -> None:
+        self._product, self._plan, self._workspace, self._x, self._codes = product, plan, workspace, x, codes
+        self._rooms = Rooms(x.device)
 
-def _gate(product: Product, plan: LayerPlan, workspace: Workspace, x: Tensor, codes: Tensor) -> None:
-    for given, roundings in ((None, 1), (codes, 2)):
-        y = _multiply(product, plan, workspace, x, given, 0)
-        error = relative_error(y, product.expected(x, given))
-        if not error < roundings * BOUNDS[product.dtype]:
-            raise RuntimeError(f"wrong product of {len(x)} rows: relative error {error:.1e}; {plan}")
+    def multiply(self, copy: int, compensated: bool) -> Tensor:
+        weight, compensator = self._product.weights[copy], self._product.compensators[copy]
+        if not compensated:
+            return gpu.multiply(self._x, weight, self._plan, self._workspace)
+        room = None
+        if self._codes is None:
+            words = room_words(compensator, len(self._x))
+            if copy == 0:  # as a decoder does for all layers of a pass
+                self._rooms.start(words * len(self._product.weights))
+            room = self._rooms.take(words)
+        return gpu.multiply(
+            self._x,
+            weight,
+            self._plan,
+            self._workspace,
+            compensator=compensator,
+            codes=self._codes,
+            room=room,
+        )
+
+    def check(self) -> None:
+        codes = self._codes
+        if codes is None:
+            codes = gated_codes(self._x, self._product.compensators[0])[None]
+        for compensated, roundings in ((False, 1), (True, 2)):
+            expected = self._product.expected(self._x, codes if compensated else None)
+            error = relative_error(self.multiply(0, compensated), expected)
+            if not error < roundings * BOUNDS[self._product.dtype]:
+                raise RuntimeError(
+                    f"wrong product of {len(self._x)} rows: relative error {error:.1e}; {self._plan}"
+                )
 
 
 def _attentions(setup: Setup) -> Iterator[KernelTime]:

@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 from kernels.profile.measure import Setup, measure
 from kernels.tuning.timing import Timing
 from kernels.w4a16 import Plans
+from kernels.w4a16.plan import OWN_CODE_ROWS
 from kernels.w4a16.shapes import ModelShape
 
 ROOT = Path(__file__).parents[3]
@@ -45,7 +46,7 @@ def times():
         dtype=torch.float16,
         device=torch.device(DEVICE),
         plans=Plans("none", 132, Path("nowhere")),
-        rows=(1, 3),
+        rows=(1, 3, OWN_CODE_ROWS + 1),
         attention_rows=(1, 2),
         contexts=(16,),
         timer=counting,
@@ -60,14 +61,20 @@ def test_every_product_is_measured_plain_and_compensated(times):
         (name, n, k, rank, rows)
         for name, (n, k, width) in sizes.items()
         for rank in (0, width)
-        for rows in (1, 3)
+        for rows in (1, 3, OWN_CODE_ROWS + 1)
     }
 
 
 def test_the_kernels_in_front_are_measured_with_codes_and_without(times):
-    found = {(time.op, time.name, time.rank > 0) for time in times if time.rows == 1}
+    found = {(time.op, time.name, time.rank > 0) for time in times if time.rows > OWN_CODE_ROWS}
     assert {("rms_norm", "qkv", True), ("rms_norm", "gate_up", False), ("silu_mul", "down", True)} <= found
     assert ("codes", "o", True) in found and ("codes", "o", False) not in found
+
+
+def test_no_kernel_computes_codes_in_front_of_products_that_do(times):
+    found = {(time.op, time.name, time.rank > 0) for time in times if time.rows <= OWN_CODE_ROWS}
+    assert {("rms_norm", "qkv", True), ("rms_norm", "qkv", False), ("silu_mul", "down", True)} <= found
+    assert not any(op == "codes" for op, _, _ in found)
 
 
 def test_the_rest_of_a_step_is_measured(times):
