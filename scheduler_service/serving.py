@@ -6,7 +6,7 @@ from scheduler_service.config import SchedulerConfig
 from scheduler_service.latency_table import LatencyTable
 from scheduler_service.scheduler import Scheduler
 from scheduler_service.servicer import DRAIN_METHODS, SERVICE, SchedulerServicer
-from spearhead.rpc import Server, run_until_signal
+from spearhead.rpc import Server, run_until_signal, spare_what_is_there
 from spearhead.telemetry import Telemetry
 from spearhead.tokenizer import Tokenizer
 from spearhead.v1 import scheduler_pb2_grpc
@@ -51,6 +51,7 @@ async def _run(config: SchedulerConfig, server: Server, scheduler: Scheduler, ch
         2 * (limits.verify_timeout_s + limits.draft_timeout_s),
     )
     await server.start()
+    spare_what_is_there()
     server.health.set_started()
 
     async def drain() -> None:

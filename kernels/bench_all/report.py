@@ -81,7 +81,7 @@ def claims(documents: Sequence[Row]) -> list[Claim]:
 def alternatives(documents: Sequence[Row]) -> dict[int, dict[str, float]]:
     """By row count: geometric mean over shapes of each path's time over the plain product's.
 
-    ``folded`` is the fused product and what the kernel in front takes more.
+    ``folded`` is the product as it is served: with codes inside, or what the kernel in front takes more.
     """
     found: dict[int, dict[str, list[float]]] = {}
     for row in _rows(documents, "kernels.w4a16", group=128):

@@ -2,7 +2,7 @@
 
 ========  ================================================================================================
 plain     norm, qkv, o, norm, gate_up, activation, down: no compensators
-served    codes by the product itself where it does that (few rows, no gates), else folded
+served    codes by the product itself where it does that (up to 64 rows, no gates), else folded
 folded    codes in norms and activation, one launch of their own in front of ``o``
 separate  codes of every product in a launch of their own
 forked    the correction of every product on a side stream
@@ -124,8 +124,10 @@ class Layers:
 
     def _steps(self, path: str, rows: int, copy: int) -> Iterator[tuple[Part, Produced, Tensor]]:
         if path == "served" and copy == 0:  # as a decoder does for all layers of a pass
-            once = sum(room_words(part.product.compensators[0], rows) for part in self.parts)
-            self._rooms.start(self.copies * once)
+            factors = [part.product.compensators[0] for part in self.parts]
+            once = sum(room_words(one, rows) for one in factors if computes_codes(one, rows))
+            if once:
+                self._rooms.start(self.copies * once)
         for part in self.parts:
             produced = part.front.run(rows, self._folds(path, part, copy, rows))
             yield part, produced, self._multiply(path, part, copy, produced)

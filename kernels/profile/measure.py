@@ -18,11 +18,12 @@ from kernels.sample.bench import LAWS, batch_of
 from kernels.tuning.fronts import Front
 from kernels.tuning.products import BOUNDS, Product, cold, draw, relative_error
 from kernels.tuning.timing import Timing, rotation
-from kernels.w4a16 import Plans, Rooms, Workspace, computes_codes, gpu, room_words
+from kernels.w4a16 import Plans, Rooms, Workspace, computes_codes, gpu
 from kernels.w4a16.plan import LayerPlan
 from kernels.w4a16.shapes import ModelShape, Shape
 
 Timer = Callable[[Sequence[Callable[[], object]]], Timing]
+_NO_TIME = Timing(median_us=0.0, p10_us=0.0, p90_us=0.0)
 _SEQUENCES = 4  # of which three tell what one more costs
 _POSITIONS = 8192  # rows of the rotary tables
 _SAMPLED_ROWS = 256  # a step samples no more rows; beyond, the last slope holds
@@ -91,7 +92,10 @@ def _products(setup: Setup, shape: Shape) -> Iterator[KernelTime]:
             timing = setup.timer(calls)
             yield entry("w4a16", timing, n=weight.out_features, group=setup.group, rank=rank, rows=rows)
             coded = rank > 0 and not inside
-            if coded or front.op != "codes":  # without compensators nothing stands there
+            if front.op == "codes" and not coded:
+                if rank:  # said, since the scheduler holds the smallest known row count to be the least price
+                    yield entry(front.op, _NO_TIME, rank=rank, rows=rows)
+            else:
                 fronts = [partial(front.run, rows, factor if coded else None) for factor in factors]
                 yield entry(front.op, setup.timer(fronts), rank=rank, rows=rows)
 
@@ -111,10 +115,7 @@ class _Products:
             return gpu.multiply(self._x, weight, self._plan, self._workspace)
         room = None
         if self._codes is None:
-            words = room_words(compensator, len(self._x))
-            if copy == 0:  # as a decoder does for all layers of a pass
-                self._rooms.start(words * len(self._product.weights))
-            room = self._rooms.take(words)
+            room = self._rooms.of_copy(copy, self._product.compensators, len(self._x))
         return gpu.multiply(
             self._x,
             weight,

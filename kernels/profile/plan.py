@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kernels.w4a16.plan import LayerPlan
+from kernels.w4a16.plan import OWN_CODE_ROWS, LayerPlan
 from kernels.w4a16.shapes import ModelShape
 
 CONTEXTS = (128, 512, 1024, 2048, 4096, 8192)
@@ -34,8 +34,12 @@ def row_buckets(limits: Iterable[int], most: int) -> tuple[int, ...]:
 
 
 def tile_limits(plans: Iterable[LayerPlan]) -> set[int]:
-    """Row counts after which a layer takes another tile."""
-    return {limit for plan in plans for limit, _ in plan.tiles}
+    """Row counts after which a layer takes another tile, or its codes from kernels in front."""
+    return {
+        OWN_CODE_ROWS,
+        *(limit for plan in plans for limit, _ in plan.tiles),
+        *(tile.rows for plan in plans for tile in plan.few),
+    }
 
 
 def read_model(folder: Path) -> tuple[ModelShape, int]:

@@ -1,6 +1,6 @@
 """Writes the plans of a GPU: ``python -m kernels.tuning --shapes 8b,13b --groups 128,0``.
 
-Takes about half a minute a layer, most of it compilation. Layers that the file has already are kept, so a run
+Takes about a minute a layer, most of it compilation. Layers that the file has already are kept, so a run
 that was cut off goes on where it stopped.
 """
 

@@ -3,20 +3,21 @@
 from kernels.w4a16.plan import FewTile, Tile, default_parts, possible_parts
 
 ROW_LIMITS = (16, 32, 64, 128)
-"""Row counts at which tiles change; each is tuned at its limit, the first one also at a single row."""
+"""Row counts at which tiles change; each is tuned at its limit. Parts are chosen with a single row too, and so is
+the first tile of layers that the kernel for few rows does not take."""
 
 _TILES = {
     # rows: (outputs, warps, stages, registers). 128 registers let four programs of four warps run at once,
     # 72 let seven, of which the last ones to start are a smaller share.
     16: ((128, 4, 4, 128), (64, 4, 4, 72), (64, 4, 6, 0)),
-    32: ((128, 4, 4, 168), (128, 4, 4, 0), (64, 4, 4, 0), (64, 4, 4, 168), (256, 8, 4, 0)),
-    64: ((128, 4, 3, 0), (128, 8, 4, 0), (64, 4, 3, 0), (256, 8, 3, 0), (256, 8, 4, 0)),
+    32: ((128, 4, 4, 168), (128, 4, 4, 0), (64, 4, 4, 0), (64, 4, 4, 168)),
+    64: ((128, 4, 3, 0), (128, 8, 4, 0), (64, 4, 3, 0)),
     128: ((128, 8, 3, 0),),
 }
 FEW_ROWS = (8, 16)
 """Row counts up to which the kernel for few rows is tried."""
 _FEWER_PROGRAMS = {16: (1,), 32: (1, 2), 64: (1, 2), 128: (2, 4)}
-"""Few rows have small sums and take a program a part; the more rows, the more there is to exchange."""
+"""Up to 16 rows have small sums and take a program a part; the more rows, the more there is to exchange."""
 
 
 def tiles(rows: int, padded_outputs: int, parts: int) -> list[Tile]:
@@ -39,10 +40,10 @@ def few_tiles(rows: int, padded_outputs: int) -> list[FewTile]:
     """Tiles of the kernel for few rows.
 
     Args:
-        rows: 8, 16 or 32.
+        rows: 8 or 16.
         padded_outputs: N, a multiple of 64.
     """
-    tried = (64, 4), (64, 6), (128, 3), (128, 4), (256, 3), (256, 4)
+    tried = (64, 4), (64, 6), (128, 3), (128, 4)
     shapes = [shape for shape in tried if padded_outputs % shape[0] == 0]
     return [
         FewTile(rows=rows, outputs=outputs, stages=stages, early=early)

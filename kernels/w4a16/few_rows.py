@@ -10,6 +10,7 @@ from kernels.w4a16.layout import TILE_INPUTS, GpuWeight
 from kernels.w4a16.plan import FewTile, LayerPlan
 from kernels.w4a16.workspace import Workspace
 
+_WARPS = 4
 _MOST_CHUNKS = 64  # of a part, whose scales lie in shared memory
 
 
@@ -61,7 +62,7 @@ def launch(
         slices, own = -(-columns // size), compensator.down
         memory = workspace.partials(sums + slices * rows * width)
         codes = memory[sums:]
-    few_rows_kernel[(slices * -(-rows // 16) + tiles * parts,)](
+    few_rows_kernel[(slices + tiles * parts,)](
         x,
         weight.words,
         weight.scales,
@@ -92,7 +93,7 @@ def launch(
         STEPS=size // step,
         PDL=True,
         EARLY=tile.early,
-        num_warps=8 if tile.outputs == 256 else 4,
+        num_warps=_WARPS,
         launch_pdl=True,
     )
 

@@ -8,13 +8,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from kernels import tensor_checks
-from kernels.w4a16 import own_codes
+from kernels.w4a16 import own_codes, rooms
 
 # Renamed after Triton 3.7.
 copy = getattr(
     async_copy, "async_load" if "async_load" in async_copy.__all__ else "async_copy_global_to_shared"
 )
 power_of_two = gluon.constexpr_function(tensor_checks.power_of_two)
+_COUNTER_WORDS = gl.constexpr(rooms.COUNTER_WORDS)  # of the only group of rows
 _awaited, _as_words = gluon.jit(own_codes.awaited.fn), gluon.jit(own_codes.as_words.fn)
 
 
@@ -56,29 +57,24 @@ def given_codes(zg, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constex
 
 
 @gluon.jit
-def _codes_of(room, M):
-    return room + 4 * gl.cdiv(M, 16)
-
-
-@gluon.jit
 def seen_codes(room, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr):
     """What is written now of the codes (BM, R) of one projection, as words."""
     places, mask = _code_places(segment, M, BM, R, S)
-    return gl.load(_codes_of(room, M) + places, mask=mask, other=1, volatile=True)
+    return gl.load(room + _COUNTER_WORDS + places, mask=mask, other=1, volatile=True)
 
 
 @gluon.jit
 def awaited_codes(room, seen, segment, M, BM: gl.constexpr, R: gl.constexpr, S: gl.constexpr):
     """Codes (BM, R) of one projection as soon as the first programs of this launch have written them."""
     places, mask = _code_places(segment, M, BM, R, S)
-    return gl.where(mask, _awaited(_codes_of(room, M) + places, seen), 0.0)
+    return gl.where(mask, _awaited(room + _COUNTER_WORDS + places, seen), 0.0)
 
 
 @gluon.jit
-def _copy_columns(x, x_tile, first_row, first_column, M, K: gl.constexpr):
+def _copy_columns(x, x_tile, first_column, M, K: gl.constexpr):
     """(16, columns) of ``x``; zeros where there are none."""
     layout: gl.constexpr = rows_layout(x_tile.shape[0], x_tile.shape[1], gl.num_warps())
-    row = first_row + gl.arange(0, x_tile.shape[0], gl.SliceLayout(1, layout))
+    row = gl.arange(0, x_tile.shape[0], gl.SliceLayout(1, layout))
     column = first_column + gl.arange(0, x_tile.shape[1], gl.SliceLayout(0, layout))
     mask = (row < M)[:, None] & (column < K)[None, :]
     copy(x_tile, x + row[:, None] * K + column[None, :], mask=mask)
@@ -96,16 +92,14 @@ def _copy_down(a, a_tile, first_column, K: gl.constexpr, WIDTH: gl.constexpr):
 
 @gluon.jit
 def code_program(
-    x, a, partials, room, program, M,
+    x, a, partials, room, part, M,
     K: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr, BLOCK_W: gl.constexpr,
     BLOCK_C: gl.constexpr, STEPS: gl.constexpr, SLICES: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Partial codes ``x Aᵀ`` of 16 rows and one slice of the columns; the last slice to arrive adds them, of
-    ROWS rows, 8 or 16.
+    """Partial codes ``x Aᵀ`` of one slice of the columns; the last slice to arrive adds them, of ROWS rows.
 
     Takes the steps of :mod:`kernels.producer.kernel`, so that the bits are the same.
     """
-    part, group = program % SLICES, program // SLICES
     WARPS: gl.constexpr = gl.num_warps()
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, WARPS], [16, 8])
     x_tile = gl.allocate_shared_memory(
@@ -122,21 +116,21 @@ def code_program(
         _copy_down(a, a_tile, first, K, WIDTH)
         if PDL and step == 0:
             tl.extra.cuda.gdc_wait()
-        _copy_columns(x, x_tile, 16 * group, first, M, K)
+        _copy_columns(x, x_tile, first, M, K)
         async_copy.commit_group()
         async_copy.wait_group(0)
         tl.debug_barrier()
         left = x_tile.load(gl.DotOperandLayout(0, SUMS, 2))
         own = mma_v2(left, a_tile.load(gl.DotOperandLayout(1, SUMS, 2)), own)
-    row = 16 * group + gl.arange(0, 16, gl.SliceLayout(1, SUMS))
+    row = gl.arange(0, 16, gl.SliceLayout(1, SUMS))
     place = gl.arange(0, BLOCK_W, gl.SliceLayout(0, SUMS))
     at = row[:, None] * WIDTH + place[None, :]
     mask = (row < M)[:, None] & (place < WIDTH)[None, :]
     gl.store(partials + part * M * WIDTH + at, own, mask=mask)
     tl.debug_barrier()  # none is put before an atomic that releases
-    if gl.atomic_add(room + group, 1, sem="acq_rel", scope="gpu") == SLICES - 1:
+    if gl.atomic_add(room, 1, sem="acq_rel", scope="gpu") == SLICES - 1:
         layout: gl.constexpr = rows_layout(ROWS, BLOCK_W, WARPS)
-        sum_row = 16 * group + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        sum_row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         sum_place = gl.arange(0, BLOCK_W, gl.SliceLayout(0, layout))
         sum_at = sum_row[:, None] * WIDTH + sum_place[None, :]
         live = (sum_row < M)[:, None] & (sum_place < WIDTH)[None, :]
@@ -147,4 +141,4 @@ def code_program(
                 from_ = partials + (first + each) * M * WIDTH + sum_at
                 there = live & (first + each < SLICES)
                 total += gl.load(from_, mask=there, other=0.0, cache_modifier=".cg")
-        gl.store(_codes_of(room, M) + sum_at, _as_words(total), mask=live)
+        gl.store(room + _COUNTER_WORDS + sum_at, _as_words(total), mask=live)

@@ -35,14 +35,13 @@ _unpacked_bf16, _unpacked_f16 = gluon.jit(halves_bf16.fn), gluon.jit(halves_f16.
 
 
 @gluon.constexpr_function
-def words_layout(outputs, warps):
+def words_layout(outputs):
     """Of (outputs, 16) words: a thread holds the words whose codes its tensor-core operand needs."""
     blocks = [[64 << power, 0] for power in range((outputs // 64).bit_length() - 1)]
-    shared = (warps // 4).bit_length() - 1  # blocks of 64 outputs that are other warps'
     return gl.DistributedLinearLayout(
-        reg_bases=[[0, 1], [0, 2], [32, 0], *blocks[shared:]],
+        reg_bases=[[0, 1], [0, 2], [32, 0], *blocks],
         lane_bases=[[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]],
-        warp_bases=[[8, 0], [16, 0], *blocks[:shared]],
+        warp_bases=[[8, 0], [16, 0]],
         block_bases=[],
         shape=[outputs, 16],
     )
@@ -67,7 +66,7 @@ def _unpacked(words, DTYPE: gl.constexpr, OPERAND: gl.constexpr):
 
 @gluon.jit
 def _copy_words(words, target, first_output, chunk, CHUNKS: gl.constexpr, BN: gl.constexpr):
-    layout: gl.constexpr = words_layout(BN, gl.num_warps())
+    layout: gl.constexpr = words_layout(BN)
     row = gl.arange(0, BN, gl.SliceLayout(1, layout))
     word = gl.arange(0, 16, gl.SliceLayout(0, layout))
     block = (first_output // 64 + row // 64).to(gl.int64) * CHUNKS + chunk
@@ -102,12 +101,17 @@ def _copy_scales(
 
 
 @gluon.jit
-def _load_b(b, first_output, begin, end, R: gl.constexpr, BN: gl.constexpr, OPERAND: gl.constexpr):
-    """B (BN, R) of the outputs in ``[begin, end)`` as an operand."""
+def _load_b(
+    b, first_output, begin, end, R: gl.constexpr, BN: gl.constexpr, OPERAND: gl.constexpr,
+    FURTHER: gl.constexpr,
+):  # fmt: skip
+    """B (BN, R) of the outputs in ``[begin, end)`` as an operand; volatile for the reason that the other
+    kernel has."""
     output = first_output + gl.arange(0, BN, gl.SliceLayout(1, OPERAND))
     column = gl.arange(0, R, gl.SliceLayout(0, OPERAND))
     owned = (output >= begin) & (output < end)
-    return gl.load(b + output[:, None] * R + column[None, :], mask=owned[:, None], other=0.0)
+    at = b + output[:, None] * R + column[None, :]
+    return gl.load(at, mask=owned[:, None], other=0.0, volatile=FURTHER)
 
 
 @gluon.jit
@@ -166,7 +170,7 @@ def _tile_program(
             _copy_words(words, w_ring.index(ahead % STAGES), first_output, first + ahead, CHUNKS, BN)
             _copy_x(x, x_ring.index(ahead % STAGES), first + ahead, first + ahead < last, M, K, BM)
         async_copy.commit_group()
-        codes = _unpacked(w_ring.index(step % STAGES).load(words_layout(BN, WARPS)), DTYPE, LEFT)
+        codes = _unpacked(w_ring.index(step % STAGES).load(words_layout(BN)), DTYPE, LEFT)
         xt = x_ring.index(step % STAGES).permute([1, 0]).load(RIGHT)
         scale = scale_rows.index(step).load(gl.SliceLayout(1, SUMS)).to(gl.float32)
         chunk = mma_v2(codes, xt, gl.zeros([BN, BM], gl.float32, SUMS))
@@ -185,7 +189,7 @@ def _tile_program(
             beyond = first_output >= ENDS[each]
             segment += beyond.to(gl.int32)
             end = gl.where(beyond, ENDS[each + 1], end)
-        b_tile = _load_b(b, first_output, begin, end, R, BN, LEFT)
+        b_tile = _load_b(b, first_output, begin, end, R, BN, LEFT, False)
         if INSIDE:  # on their way while the other programs are asked for
             seen = seen_codes(room, segment, M, BM, R, S)
     complete = True
@@ -215,7 +219,7 @@ def _tile_program(
                             codes = awaited_codes(room, seen, each, M, BM, R, S)
                         else:
                             codes = given_codes(zg, each, M, BM, R, S, P)
-                        own = _load_b(b, first_output, ENDS[each - 1], ENDS[each], R, BN, LEFT)
+                        own = _load_b(b, first_output, ENDS[each - 1], ENDS[each], R, BN, LEFT, True)
                         sums = mma_v2(own, codes_operand(codes, DTYPE, RIGHT), sums)
         if HAS_BIAS:
             sums += gl.load(bias + outputs).to(gl.float32)[:, None]
@@ -232,10 +236,10 @@ def few_rows_kernel(
     SLICES: gl.constexpr, BLOCK_C: gl.constexpr, STEPS: gl.constexpr,
     PDL: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
-    """``y = x Wᵀ + bias + zg Bᵀ`` on the grid ``(SLICES ceil(M / 16) + NP / BN PARTS,)``; M up to BM.
+    """``y = x Wᵀ + bias + zg Bᵀ`` on the grid ``(SLICES + NP / BN PARTS,)``; M up to BM, 8 or 16.
 
     Arguments as of ``w4a16_kernel`` with SPLIT = PARTS, and G is 0 or a multiple of 128. SLICES = 0: zg are
-    codes of a kernel in front. Else the first programs compute them from A, ``a (K, S R)``, in slices
+    codes of a kernel in front. Else the first SLICES programs compute them from A, ``a (K, S R)``, in slices
     of STEPS BLOCK_C columns; zg is then memory for (SLICES, M, S R) partial codes, and room int32 zeros.
     counters int32, NP / BN arrivals, zero before and after.
     """
@@ -243,17 +247,16 @@ def few_rows_kernel(
     if PDL and EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     program = gl.program_id(0)
-    first = SLICES * gl.cdiv(M, 16)
     if SLICES == 0:
         _tile_program(x, words, scales, bias, b, zg, room, y, partials, counters,
                       program % TILES, program // TILES, M,
                       N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, False,
                       PDL, EARLY)  # fmt: skip
-    elif program < first:
+    elif program < SLICES:
         code_program(x, a, zg, room, program, M,
-                     K, min(BM, 16), S * R, power_of_two(S * R), BLOCK_C, STEPS, SLICES, PDL)  # fmt: skip
+                     K, BM, S * R, power_of_two(S * R), BLOCK_C, STEPS, SLICES, PDL)  # fmt: skip
     else:
-        program -= first
+        program -= SLICES
         _tile_program(x, words, scales, bias, b, zg, room, y, partials, counters,
                       program % TILES, program // TILES, M,
                       N, NP, K, BM, BN, G, PARTS, STAGES, HAS_BIAS, R, S, P, ENDS, True,

@@ -12,11 +12,12 @@ from kernels.w4a16 import few_rows
 from kernels.w4a16.kernel import w4a16_kernel
 from kernels.w4a16.layout import GpuWeight
 from kernels.w4a16.plan import FewTile, LayerPlan, Tile, computes_codes, launch_rows
-from kernels.w4a16.rooms import room_words
+from kernels.w4a16.rooms import GROUP_ROWS, room_words
 from kernels.w4a16.workspace import Workspace
 
 DTYPES = (torch.float16, torch.bfloat16)
 _CODE_STEP = 128  # columns of A and x that a program multiplies at once
+# Codes that are given apart, as benchmarks give them to few rows; in service more rows have them so.
 _ADDED_INSIDE = 16  # rows up to which the kernel adds partial codes; either way in the same order
 
 
@@ -122,7 +123,7 @@ def launch(
         width = compensator.code_width
         slice_size = slice_columns(width, columns)
         step = min(step_columns(width, columns), _CODE_STEP)
-        slices, groups = -(-columns // slice_size), -(-rows // 16)
+        slices, groups = -(-columns // slice_size), -(-rows // GROUP_ROWS)
         memory = workspace.partials(sums + slices * rows * width)
         codes = memory[sums:]
         grid = (slices * groups + grid[0] * grid[1] * grid[2],)

@@ -346,7 +346,7 @@ def _tile_program(
     if PDL:  # constants may be read before the kernel in front has ended
         prefetch(word_pointers(words, first_output, part * chunks // PARTS, chunks, BN))
         tl.extra.cuda.gdc_wait()
-    if R > 0 and SPLIT == 1 and not INSIDE:  # else beside the sums of the other programs, which come as late
+    if R > 0 and SPLIT == 1 and not INSIDE:  # else later, when other programs' sums or codes are there
         zt = _given_codes(zg, rows, live, segment, M, DTYPE, R, S, P)
     place = (row_tile * TILES + output_tile) * SPLIT + program
     halves = partials
@@ -354,7 +354,7 @@ def _tile_program(
         halves = partials + place.to(tl.int64) * (LEVELS * BN * BM)
     if INSIDE:
         code_words = code_places(room, rows, segment, M, R, S)
-    if INSIDE and RUN > 1:  # the last step of the tree here, with codes on their way during its second half
+    if INSIDE and RUN > 1:  # the last step of _sum_parts here, with codes on their way during its second half
         HALF: tl.constexpr = RUN // 2
         deeper = halves + BN * BM
         lower = _sum_parts(x, words, scales, rows, outputs, first_output, part, deeper, M, NP, K,

@@ -2,18 +2,18 @@
 # Triton's language has no types that a checker knows.
 """Codes of compensators in the product's own launch: computed by its first programs, awaited by the others.
 
-They meet in a room that the caller has filled with zeros: int32, four words for each 16 rows, the first ones
-of which are arrival counters, then the codes (M, S R) as bits, of which zero means "not written yet". Waits
-end because a GPU starts programs in the order of their numbers, and the first ones wait for nobody.
+They meet in a room that the caller has filled with zeros (:mod:`kernels.w4a16.rooms`): an arrival counter for
+each 16 rows, side by side, then the codes (M, S R) as bits, of which zero means "not written yet". Waits end
+because a GPU starts programs in the order of their numbers, and the first ones wait for nobody.
 """
 
 import triton
 import triton.language as tl
 
 from kernels.producer.kernel import load_a
+from kernels.w4a16 import rooms
 
-GROUP_ROWS = tl.constexpr(16)
-"""Rows of a tensor core, and of one program's codes."""
+GROUP_ROWS, _COUNTER_WORDS = tl.constexpr(rooms.GROUP_ROWS), tl.constexpr(rooms.COUNTER_WORDS)
 
 
 @triton.jit
@@ -71,6 +71,11 @@ def awaited(words, seen):
 
 
 @triton.jit
+def _codes_of(room, M):
+    return room + _COUNTER_WORDS * tl.cdiv(M, GROUP_ROWS)
+
+
+@triton.jit
 def code_program(
     x, a, partials, room, program, M,
     K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, SLICE: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -108,11 +113,10 @@ def code_program(
                 there = mask & (first + each < SLICES)
                 from_ = partials + (first + each) * M * WIDTH + at
                 total += tl.load(from_, mask=there, other=0.0, cache_modifier=".cg")
-        tl.store(room + 4 * tl.cdiv(M, GROUP_ROWS) + at, as_words(total), mask=mask)
+        tl.store(_codes_of(room, M) + at, as_words(total), mask=mask)
 
 
 @triton.jit
 def code_places(room, rows, segment, M, R: tl.constexpr, S: tl.constexpr):
     """Where zgᵀ (R, BM) of one projection will be."""
-    first = 4 * tl.cdiv(M, GROUP_ROWS) + segment * R
-    return room + first + rows[None, :] * (S * R) + tl.arange(0, R)[:, None]
+    return _codes_of(room, M) + segment * R + rows[None, :] * (S * R) + tl.arange(0, R)[:, None]

@@ -3,7 +3,7 @@
 =========  ===============================================================================================
 plain      the fused kernel without a compensator
 fused      with codes that a kernel in front has computed
-inside     codes by the first programs of the fused kernel's launch: few rows, no gates
+inside     codes by the first programs of the product's launch: up to 64 rows, no gates
 codes      the kernel that computes codes where nothing in front does, and the fused kernel
 single     all of it in one launch
 forked     the plain kernel, and the correction beside it on another stream
@@ -34,7 +34,7 @@ from kernels.w4a16 import dense, gpu, single_launch
 from kernels.w4a16.forked import Forked
 from kernels.w4a16.peers import Peers
 from kernels.w4a16.plan import LayerPlan, computes_codes
-from kernels.w4a16.rooms import Rooms, room_words
+from kernels.w4a16.rooms import Rooms
 from kernels.w4a16.shapes import Shape
 from kernels.w4a16.workspace import Workspace, needed
 
@@ -139,10 +139,7 @@ class Paths:
 
     def _inside(self, x: Tensor, copy: int) -> Tensor:
         weight, compensator = self._product.weights[copy], self._product.compensators[copy]
-        words = room_words(compensator, len(x))
-        if copy == 0:  # as a decoder does for all layers of a pass
-            self._rooms.start(words * len(self._product.weights))
-        room = self._rooms.take(words)
+        room = self._rooms.of_copy(copy, self._product.compensators, len(x))
         return gpu.multiply(x, weight, self._plan, self._workspace, compensator=compensator, room=room)
 
     def _codes(self, x: Tensor, copy: int) -> Tensor:

@@ -56,8 +56,8 @@ class FewTile:
     """One way to cut a product of few rows (:mod:`kernels.w4a16.few_rows`), a program a part of K.
 
     Attributes:
-        rows: BM, 8, 16 or 32.
-        outputs: BN, 64, 128 or 256.
+        rows: BM, 8 or 16.
+        outputs: BN, 64 or 128.
         stages: Depth of the software pipeline.
         early: Let the next kernel start at once, rather than after the last chunk; pays where programs spread
             evenly over the multiprocessors.
@@ -69,8 +69,8 @@ class FewTile:
     early: bool = False
 
     def __post_init__(self) -> None:
-        if self.rows not in (8, 16, 32) or self.outputs not in (64, 128, 256) or not 2 <= self.stages <= 8:
-            raise ValueError(f"{self}: rows must be 8, 16 or 32, outputs 64, 128 or 256, and stages 2 to 8")
+        if self.rows not in (8, 16) or self.outputs not in (64, 128) or not 2 <= self.stages <= 8:
+            raise ValueError(f"{self}: rows must be 8 or 16, outputs 64 or 128, and stages 2 to 8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

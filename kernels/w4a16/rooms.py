@@ -1,15 +1,21 @@
 """Memory in which launches that compute codes hand them over: zeros for a whole pass by one launch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from kernels.compensator.layout import GpuCompensator
 
+GROUP_ROWS = 16
+"""Rows of a tensor core, whose codes are one program's for each slice of the columns."""
+COUNTER_WORDS = 4
+"""Words in front of the codes for each such group: 16 bytes, so that parts of one room are aligned."""
+
 
 def room_words(compensator: GpuCompensator, rows: int) -> int:
-    """int32 zeros that a launch of so many rows uses up: for each 16 rows a counter, filled up to 16 bytes so
-    that parts of one piece of memory are aligned, and the codes."""
-    return -(-rows // 16) * (4 + 16 * compensator.code_width)
+    """int32 zeros that a launch of so many rows uses up: arrival counters of all groups, then the codes."""
+    return -(-rows // GROUP_ROWS) * (COUNTER_WORDS + GROUP_ROWS * compensator.code_width)
 
 
 class Rooms:
@@ -35,3 +41,11 @@ class Rooms:
             return None
         self._used = end
         return self._zeros[first:end]
+
+    def of_copy(self, copy: int, compensators: Sequence[GpuCompensator], rows: int) -> Tensor | None:
+        """For measurements: zeros of one of several copies of a product, made for all of them at copy 0, as a
+        decoder makes them for all layers of a pass."""
+        words = room_words(compensators[copy], rows)
+        if copy == 0:
+            self.start(words * len(compensators))
+        return self.take(words)

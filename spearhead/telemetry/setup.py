@@ -24,7 +24,7 @@ from spearhead.telemetry.stalls import StallWatch
 from spearhead.telemetry.traces import make_provider
 
 EXPORT_TIMEOUT_S = 1.0
-SHUTDOWN_S = 2.0
+SHUTDOWN_S = 1.5
 
 _logger = logging.getLogger("spearhead.telemetry")
 

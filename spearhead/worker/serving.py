@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from spearhead.errors import RankFailure, SpearheadError
-from spearhead.rpc import EndpointConfig, Server, run_until_signal
+from spearhead.rpc import EndpointConfig, Server, run_until_signal, spare_what_is_there
 from spearhead.telemetry import ALWAYS_RECORDED, Telemetry, TelemetryConfig, record_span
 from spearhead.worker.device_time import device_timer
 from spearhead.worker.ending import Ending
@@ -74,6 +74,7 @@ async def serve_worker(
                 loading.result()
                 _record_load(telemetry, process, load_start_ns)
                 thread.measure_with(device_timer())
+                spare_what_is_there()
                 announce(server, thread, stuck_after_s)
                 _log.info("ready")
             await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -5,8 +5,9 @@ A layer is five launches around four products::
     norm (+ residual, codes) ─► qkv ─► rope, cache write ─► attention ─► output
     norm (+ residual, codes) ─► gate, up ─► activation (codes) ─► down
 
-Codes of compensators come from the kernel in front of their product, but for the attention's output, whose
-kernel changes form with the load: there they cost a launch.
+Products of few rows compute the codes of compensators without gates themselves. Others have them from the
+kernel in front, but for the attention's output, whose kernel changes form with the load: there they cost a
+launch.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ from spearhead.model.weights import ModelWeights
 
 _log = logging.getLogger("spearhead.model")
 
-_ROW_COUNTS = (1, 5, 17, 18, 33, 65, 129, 300, MAX_ROWS)
+_ROW_COUNTS = (1, 5, 16, 17, 18, 33, 65, 129, 300, MAX_ROWS)
 """One of each tile of the 4-bit product and of each way to attend."""
 
 

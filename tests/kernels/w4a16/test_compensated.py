@@ -8,7 +8,7 @@ import torch
 
 from kernels.compensator import naive
 from kernels.producer import total_codes
-from kernels.w4a16 import GpuProducts, Plans, computes_codes
+from kernels.w4a16 import GpuProducts, Plans, computes_codes, room_words
 from kernels.w4a16.plan import OWN_CODE_ROWS
 from tests.kernels.w4a16.problems import (
     CORRECTED_BOUND,
@@ -23,6 +23,7 @@ from tests.kernels.w4a16.problems import (
 gpu = pytest.importorskip("kernels.w4a16.gpu", reason="needs Triton", exc_type=ImportError)
 compensator_gpu = importlib.import_module("kernels.compensator.gpu")
 dense = importlib.import_module("kernels.w4a16.dense")
+norm_launch = importlib.import_module("kernels.rms_norm.kernel").launch
 single_launch = importlib.import_module("kernels.w4a16.single_launch")
 pytestmark = pytest.mark.skipif(not interpreter_loops(), reason="this Triton's interpreter runs no loop")
 
@@ -189,19 +190,70 @@ def test_codes_that_do_not_fit_are_refused(codes, message):
 STATIC = ((100, 4, False), (60, 16, False), (96, 8, False))
 
 
-@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize(("parts", "split"), [(1, 1), (2, 1), (2, 2), (4, 2)])
 @pytest.mark.parametrize("rows", [1, 16, 37, OWN_CODE_ROWS])
-def test_a_product_computes_codes_as_the_kernels_in_front_do(rows, split):
+def test_a_product_computes_codes_as_the_kernels_in_front_do(rows, parts, split):
     problem = Problem(rows=rows, outputs=256, inputs=700, projections=STATIC, dtype=torch.bfloat16)
-    layer = plan(32, 128, split, 2)
+    layer = plan(32, 128, split, parts)
     scratch, compensator, weight = workspace(problem, layer), problem.compensator(), problem.weight()
     codes = compensator_gpu.gated_codes(problem.x, compensator, scratch)
     expected = gpu.multiply(problem.x, weight, layer, scratch, compensator=compensator, codes=codes)
-    y = gpu.multiply(problem.x, weight, layer, scratch, compensator=compensator)
-    if DEVICE == "cuda":
-        assert torch.equal(y, expected)
-    assert relative_error(y, expected.cpu()) < 1e-3  # numpy adds columns of other steps in another order
+    room = torch.zeros(room_words(compensator, rows), dtype=torch.int32, device=DEVICE)
+    for given in (None, room):
+        y = gpu.multiply(problem.x, weight, layer, scratch, compensator=compensator, room=given)
+        if DEVICE == "cuda":
+            assert torch.equal(y, expected)
+        assert relative_error(y, expected.cpu()) < 1e-3  # numpy adds columns of other steps in another order
+    assert bool(room.any())
     scratch.check_integrity()
+
+
+def test_a_row_of_64_has_the_bits_that_it_has_among_65_whose_codes_the_norm_computes():
+    problem = Problem(rows=OWN_CODE_ROWS + 1, outputs=128, inputs=700, projections=((128, 11, False),))
+    layer = plan(32, 64, 2)
+    scratch, compensator, weight = workspace(problem, layer), problem.compensator(), problem.weight()
+    norm = torch.ones(700, dtype=torch.float16, device=DEVICE)
+    coded = norm_launch(problem.x, norm, 1e-5, None, compensator)
+    among = gpu.multiply(coded.y, weight, layer, scratch, compensator=compensator, codes=coded.codes)
+    plain = norm_launch(problem.x[:-1], norm, 1e-5, None, None)
+    inside = gpu.multiply(plain.y, weight, layer, scratch, compensator=compensator)
+    assert torch.equal(plain.y, coded.y[:-1])
+    if DEVICE == "cuda":
+        assert torch.equal(inside, among[:-1])
+    assert relative_error(inside, among[:-1].cpu()) < 1e-3
+
+
+def test_several_launches_share_a_room(monkeypatch):
+    problem = Problem(rows=40, outputs=128, inputs=300, projections=((128, 16, False),))
+    layer = plan(16, 64, 2)
+    scratch, compensator, weight = workspace(problem, layer), problem.compensator(), problem.weight()
+    expected = gpu.multiply(problem.x, weight, layer, scratch, compensator=compensator)
+    monkeypatch.setattr("kernels.w4a16.plan.PARTIAL_BYTES", 1)
+    room = torch.zeros(room_words(compensator, 40), dtype=torch.int32, device=DEVICE)
+    y = gpu.multiply(problem.x, weight, layer, scratch, compensator=compensator, room=room)
+    assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize(
+    "room", [torch.zeros(259, dtype=torch.int32), torch.zeros(260), torch.zeros(2, 130, dtype=torch.int32)]
+)
+def test_a_room_that_does_not_fit_is_refused(room):
+    problem = Problem(rows=2, outputs=64, inputs=128, projections=((64, 16, False),))
+    layer, compensator = plan(), problem.compensator()
+    assert room_words(compensator, 2) == 260
+    scratch, weight = workspace(problem, layer), problem.weight()
+    with pytest.raises(ValueError, match="room"):
+        gpu.multiply(problem.x, weight, layer, scratch, compensator=compensator, room=room.to(DEVICE))
+
+
+def test_codes_of_its_own_beyond_float16_do_not_become_not_a_number():
+    problem = Problem(rows=2, outputs=64, inputs=128, projections=((64, 16, False),))
+    compensator, layer = problem.compensator(), plan()
+    compensator.down.fill_(6e4)
+    compensator.b.zero_()
+    problem.x.fill_(100)
+    y = gpu.multiply(problem.x, problem.weight(), layer, workspace(problem, layer), compensator=compensator)
+    assert bool(y.isfinite().all())
 
 
 def test_a_row_has_the_same_bits_whether_or_not_others_come_with_it_and_the_launch_computes_codes():

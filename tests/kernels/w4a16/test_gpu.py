@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.w4a16 import GpuWeight, Tile, Workspace
+from kernels.compensator import Factors, pack_compensators
+from kernels.w4a16 import GpuWeight, LayerPlan, Rooms, Tile, Workspace, room_words
 
 gpu = pytest.importorskip("kernels.w4a16.gpu", reason="needs Triton", exc_type=ImportError)
 pytestmark = [
@@ -96,6 +97,37 @@ def test_starting_under_the_kernel_in_front_changes_no_bit():
     for _ in range(100):
         chain = [run(x, held, overlapping, scratch) for _ in range(4)]
         assert all(torch.equal(y, expected) for y in chain)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("tile", [TILES[1], TILES[4], TILES[5]], ids=str)
+def test_a_thousand_replays_with_codes_of_their_own_repeat_bit_for_bit(tile, overlap):
+    held, tile = weight(128), replace(tile, overlap=overlap)
+    factors = Factors(
+        a=torch.randn(16, INPUTS, device="cuda") / 64, b=torch.randn(OUTPUTS, 16, device="cuda") / 8
+    )
+    compensator = pack_compensators([factors], torch.bfloat16)
+    plan = LayerPlan(parts=PARTS, tiles=((64, tile),), dense_from=None)
+    scratch = Workspace.for_layers([(held, plan)], rows=64, code_width=16)
+    x = torch.randn(tile.rows, INPUTS, dtype=torch.bfloat16, device="cuda")
+    expected = gpu.multiply(x, held, plan, scratch, compensator=compensator)
+    ys = [torch.empty_like(expected) for _ in range(2)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        rooms = Rooms(x.device)
+        rooms.start(2 * room_words(compensator, len(x)))
+        for y in ys:
+            room = rooms.take(room_words(compensator, len(x)))
+            gpu.launch(x, held, tile, PARTS, scratch, y, compensator, None, room)
+    differing = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(1000):
+        for y in ys:
+            y.fill_(torch.nan)
+        graph.replay()
+        for y in ys:
+            differing += (y != expected).any()
+    assert int(differing) == 0
+    scratch.check_integrity()
 
 
 def test_assembly_gives_the_bits_of_plain_arithmetic():

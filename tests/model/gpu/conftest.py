@@ -37,12 +37,15 @@ class ReferenceLinears:
     def __init__(self) -> None:
         self.codes = CodeWorkspace(partials=torch.empty(0), arrivals=torch.empty(0))
         self.codes_received = 0
+        self.passes: list[int] = []
+        self.own_code_rows = 0
 
     def start(self, weights: ModelWeights, rows: int) -> None:
-        self.rows = rows
+        self.passes.append(rows)
 
     def front(self, linear: LinearWeights, rows: int) -> GpuCompensator | None:
-        return linear.gpu_compensator
+        assert rows == self.passes[-1]
+        return None if rows <= self.own_code_rows else linear.gpu_compensator
 
     def multiply(self, x: Tensor, linear: LinearWeights, codes: Tensor | None = None) -> Tensor:
         weight, compensator = linear.weight, linear.gpu_compensator

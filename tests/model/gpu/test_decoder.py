@@ -76,6 +76,10 @@ def test_quantised_variants_are_those_of_the_processor(
     )
     in_front = 3 if variant == "w4+ec" else 0  # q and v; up; down: each by the kernel in front
     assert decoder.products.codes_received == 3 * in_front
+    assert len(decoder.products.passes) == 3
+    decoder.products.own_code_rows = 20  # two of three passes
+    piecewise(decoder, weights, [20, 37])
+    assert decoder.products.codes_received == 4 * in_front
 
 
 def test_the_order_in_which_rows_are_computed_is_not_that_of_the_result(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.w4a16 import Plans
+from kernels.w4a16 import Plans, room_words
 from spearhead.model.checkpoint import open_checkpoint
 from spearhead.model.gpu.products import GpuLinears
 from tests.kernels.w4a16.problems import interpreter_loops
@@ -20,6 +20,11 @@ COMPENSATED = {
     LAYER.format(0) + "self_attn.q_proj": (64, 64, 4, 6),
     LAYER.format(0) + "self_attn.v_proj": (32, 64, 18, 0),
     LAYER.format(0) + "self_attn.o_proj": (64, 64, 8, 5),
+    LAYER.format(1) + "mlp.up_proj": (96, 64, 16, 3),
+}
+STATIC = {
+    LAYER.format(0) + "self_attn.v_proj": (32, 64, 18, 0),
+    LAYER.format(0) + "self_attn.o_proj": (64, 64, 8, 0),
     LAYER.format(1) + "mlp.up_proj": (96, 64, 16, 3),
 }
 BOUND = 2e-3  # a few roundings to float16
@@ -42,6 +47,34 @@ def test_every_product_of_a_model_follows_the_law_and_leaves_no_counter(
                 y = linears.multiply(x, linear)
                 expected = reference_linears.multiply(x, linear).float()
                 assert (y.float() - expected).norm() < BOUND * expected.norm()
+    linears.check_integrity()
+
+
+def test_a_pass_makes_room_for_just_those_products_that_compute_codes(
+    tiny_checkpoint, tiny_artefact, add_compensators, load_for_gpu, reference_linears, monkeypatch
+):
+    folder = tiny_artefact(tiny_checkpoint("llama"), "channel")
+    add_compensators(folder, STATIC)
+    weights = load_for_gpu(open_checkpoint(str(folder)), ("w4+ec",), torch.float16)["w4+ec"]
+    linears = GpuLinears([weights], Plans("Some GPU", 8), rows=65, device=CPU)
+    first, second = weights.layers
+    assert linears.front(first.qkv, 64) is None and linears.front(first.output, 1) is None
+    assert linears.front(first.qkv, 65) is first.qkv.gpu_compensator
+    assert linears.front(second.gate_up, 1) is second.gate_up.gpu_compensator  # gates
+    made: list[int] = []
+    plain = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *size, **options: made.append(size) or plain(*size, **options))
+    generator = torch.Generator().manual_seed(0)
+    for rows in (3, 64):
+        linears.start(weights, rows)
+        assert len(made) == 1
+        for linear in (first.qkv, first.output):
+            x = torch.randn(rows, linear.weight.shape[1], generator=generator).half()
+            expected = reference_linears.multiply(x, linear).float()
+            assert (linears.multiply(x, linear).float() - expected).norm() < BOUND * expected.norm()
+        words = sum(room_words(one.gpu_compensator, rows) for one in (first.qkv, first.output))
+        assert made == [(words,)]  # the products made none of their own
+        made.clear()
     linears.check_integrity()
 
 
