@@ -63,4 +63,6 @@ def test_reading_the_model_is_a_span(tmp_path):
             assert any(state.status == health_pb2.HealthCheckResponse.SERVING for state in watch)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
-    assert [span.name for span in read_traces([traces]).spans] == ["model.load"]
+    # The collection that follows the load may be long enough to be told as a stall.
+    names = [span.name for span in read_traces([traces]).spans]
+    assert [name for name in names if name != "process.stall"] == ["model.load"]
