@@ -3,8 +3,8 @@
 from kernels.w4a16.plan import FewTile, Tile, default_parts, possible_parts
 
 ROW_LIMITS = (16, 32, 64, 128)
-"""Row counts at which tiles change; each is tuned at its limit. Parts are chosen with a single row too, and so
-is the first tile of layers that the kernel for few rows does not take."""
+"""Row counts at which tiles change; each is tuned at its limit. Parts are chosen with a single row too, and
+so is the first tile of layers that the kernel for few rows does not take."""
 
 _TILES = {
     # rows: (outputs, warps, stages, registers). 128 registers let four programs of four warps run at once,
