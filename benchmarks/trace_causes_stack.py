@@ -11,10 +11,15 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from spearhead.client import AsyncClient
 from spearhead.errors import SpearheadError
 
 _START_S = 120.0
+_SCHEDULERS = ("scheduler", "successor")
+"""The second one is started only by those who replace the first."""
 _POLL_S = 0.1
 
 
@@ -92,10 +97,10 @@ class Stack:
         self._model = model
         self._pages = pages
         self._running = running
-        self._ports = {name: _free_port() for name in ("verify", "draft", "scheduler")}
+        self._ports = {name: _free_port() for name in ("verify", "draft", *_SCHEDULERS)}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self.proxy = DelayProxy(self._ports["verify"])
-        self.address = f"127.0.0.1:{self._ports['scheduler']}"
+        self.address = self.address_of("scheduler")
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Stack"]:
@@ -120,7 +125,7 @@ class Stack:
     async def start(self, name: str) -> None:
         """Starts one service."""
         argv = [sys.executable, "-m"]
-        if name == "scheduler":
+        if name in _SCHEDULERS:
             argv += ["scheduler_service"]
         else:
             argv += ["benchmarks.trace_causes_worker", name, str(self.faults)]
@@ -130,6 +135,29 @@ class Stack:
             self._processes[name] = await asyncio.create_subprocess_exec(
                 *argv, stdout=log, stderr=log, env={"OMP_WAIT_POLICY": "PASSIVE"} | os.environ
             )
+
+    def address_of(self, name: str) -> str:
+        """Where a service listens."""
+        return f"127.0.0.1:{self._ports[name]}"
+
+    async def end(self, name: str) -> int:
+        """Tells a service to end as Kubernetes does, and waits for it.
+
+        Returns:
+            Its exit code.
+        """
+        process = self._processes.pop(name)
+        process.send_signal(signal.SIGTERM)
+        return await process.wait()
+
+    async def serving(self, name: str) -> None:
+        """Waits until a service says that it is ready."""
+        async with asyncio.timeout(_START_S), grpc.aio.insecure_channel(self.address_of(name)) as channel:
+            request = health_pb2.HealthCheckRequest(service="readiness")
+            watch = health_pb2_grpc.HealthStub(channel).Watch(request, wait_for_ready=True)
+            async for state in watch:
+                if state.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
 
     async def ready(self) -> None:
         """Waits until requests are served and the drafter works."""
@@ -171,7 +199,7 @@ class Stack:
             settings["telemetry.trace_file"] = str(self.folder / f"{name}.jsonl")
         else:
             settings |= {f"telemetry.{key}": value for key, value in self._telemetry.items()}
-        if name == "scheduler":
+        if name in _SCHEDULERS:
             return settings | {
                 "model.tokenizer": str(self._model),
                 "verify.address": self.proxy.address,
