@@ -216,9 +216,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{row['itl_p99_ms']:11.2f} {row['itl_p99_ratio']:7.3f} {row['shutdown_s']:11.2f} "
             f"{row['extra_shutdown_s']:8.2f} {row['span_count']:8.0f}"
         )
-    print(
-        json.dumps({"benchmark": "trace_overhead", "limits": LIMITS, **size, "rows": rows, **environment()})
-    )
+    command = "python -m benchmarks.trace_overhead " + " ".join(f"--{name} {size[name]}" for name in size)
+    document = {"benchmark": "trace_overhead", "limits": LIMITS, **size, "rows": rows}
+    print(json.dumps({**document, **environment(), "command": command}))
     return 0
 
 
