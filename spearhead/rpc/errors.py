@@ -141,6 +141,13 @@ def _transport_error(code: grpc.StatusCode, text: str, address: str) -> errors.S
             )
             error.code = code
             return error
+        case grpc.StatusCode.CANCELLED if lowered in ("", "cancelled"):
+            # Whoever cancels says so; without a word the server cut the call off when it ended.
+            error = errors.NotReady(
+                f"{address} ended while it answered; retry, another one may have taken over"
+            )
+            error.code = code
+            return error
         case grpc.StatusCode.UNAVAILABLE if "hostname verification" in lowered:
             message = (
                 f"TLS with {address} failed: {text}; the server's certificate is for another name: set "

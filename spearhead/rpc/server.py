@@ -21,6 +21,7 @@ from spearhead.rpc.listen import bind
 from spearhead.rpc.server_spans import ServerSpanLayer
 from spearhead.telemetry import Telemetry
 
+_LAST_ANSWERS_S = 0.5
 _logger = logging.getLogger("spearhead.rpc")
 
 
@@ -124,9 +125,12 @@ class Server:
         """
         self.health.set_draining()
         self._calls.refuse_new()
-        if not await self._calls.wait_idle(grace_s):
+        idle = await self._calls.wait_idle(grace_s)
+        if not idle:
             _logger.warning("calls that still run after %g s are cancelled: %d", grace_s, self._calls.count)
-        await asyncio.gather(*(server.stop(None) for server in self._servers))
+        # Without a grace, calls that are being refused in this moment would be cut off and seem cancelled.
+        last_s = min(grace_s, _LAST_ANSWERS_S) if idle else 0.0
+        await asyncio.gather(*(server.stop(last_s or None) for server in self._servers))
 
 
 def _credentials(endpoint: EndpointConfig) -> grpc.ServerCredentials | None:

@@ -127,6 +127,15 @@ async def test_a_refused_connection_is_not_ready_and_names_the_address():
     assert "check that it runs" in error.message
 
 
+def test_a_call_that_a_server_cuts_off_without_a_word_may_be_repeated():
+    failure = grpc.aio.AioRpcError(
+        grpc.StatusCode.CANCELLED, grpc.aio.Metadata(), grpc.aio.Metadata(), "CANCELLED"
+    )
+    error = error_from_rpc(failure, "10.0.0.7:7001")
+    assert (type(error), error.code) == (errors.NotReady, grpc.StatusCode.CANCELLED)
+    assert "10.0.0.7:7001" in error.message
+
+
 async def test_a_deadline_is_its_own_class_and_names_the_address(serve):
     running = await serve()
     error = error_from_rpc(await failure(running, "wait", timeout=0.1), running.address)

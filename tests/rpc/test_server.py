@@ -85,6 +85,26 @@ async def test_a_drain_lets_running_streams_finish_and_refuses_new_calls(serve, 
     assert rest == [scheduler_pb2.GenerateResponse(), grpc.aio.EOF]
 
 
+async def test_calls_that_meet_the_end_of_a_server_are_told_to_come_back(serve):
+    running = await serve()
+    failures = []
+    async with running.channel() as channel, asyncio.timeout(30):
+        stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+
+        async def call_on() -> None:
+            while len(failures) < 200:
+                try:
+                    await stub.Abort(scheduler_pb2.AbortRequest())
+                except grpc.aio.AioRpcError as failure:
+                    failures.append(error_from_rpc(failure))
+
+        callers = [asyncio.ensure_future(call_on()) for _ in range(16)]
+        await asyncio.sleep(0.05)
+        await running.server.drain(10.0)
+        await asyncio.gather(*callers)
+    assert {type(failure) for failure in failures} == {NotReady}
+
+
 async def test_a_drain_ends_when_its_grace_does(serve, scheduler):
     running = await serve()
     async with running.channel() as channel, asyncio.timeout(20):
